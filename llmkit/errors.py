@@ -1,0 +1,76 @@
+"""The named errors that llmkit raises for its users.
+
+This module owns what can go wrong for a reason outside our code: a file, an option, a download, a context that is full.
+It knows nothing about how an error is shown (report.py) and imports nothing. Our own broken invariants are `assert`s, not these.
+"""
+
+
+class LlmkitError(Exception):
+    """Something the user can act on.
+
+    `message` is one sentence that says what is wrong, naming the file, key or option; `hint` says what to do about it and may be empty.
+    `exit_code` is what a command ends with when it meets this error.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(LlmkitError):
+    """A command was called with options or arguments that make no sense together."""
+
+
+class ModelFileError(LlmkitError):
+    """Something is wrong with a model file; the base of all errors that reading a GGUF raises."""
+
+
+class NotGgufError(ModelFileError):
+    """The path holds something else than a little-endian GGUF file, or cannot be read as a file at all."""
+
+
+class TruncatedFileError(ModelFileError):
+    """The file ends before what its own header announces."""
+
+
+class UnsupportedVersionError(ModelFileError):
+    """The file is a GGUF of a version that llmkit does not read."""
+
+
+class MetadataError(ModelFileError):
+    """A metadata key is missing, doubled, of the wrong type, or its value is impossible."""
+
+
+class TensorError(ModelFileError):
+    """A tensor is missing, doubled, misshapen, misaligned, overlapping, or outside the file."""
+
+
+class UnsupportedError(LlmkitError):
+    """The input is valid but llmkit does not run it: an architecture, a tensor type, a split file."""
+
+
+class ModelNotFoundError(LlmkitError):
+    """No file and no pulled model has the name that was asked for."""
+
+
+class TokenizerError(LlmkitError):
+    """The file has no tokenizer, or one that is malformed or of an unknown kind."""
+
+
+class ContextFullError(LlmkitError):
+    """The tokens do not fit into the context; nothing has been changed."""
+
+
+class NumericsError(LlmkitError):
+    """A computation gave NaN or infinity where a number was needed."""
+
+
+class DownloadError(LlmkitError):
+    """A model could not be fetched, or what arrived is not what was asked for."""
+
+
+class CacheError(LlmkitError):
+    """The user cache cannot be used: not writable, full, or holding something unexpected."""
