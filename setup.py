@@ -1,0 +1,5 @@
+"""Lists the packages, which pyproject.toml cannot do by search when one lies elsewhere; all else is in pyproject.toml."""
+
+from setuptools import find_packages, setup
+
+setup(packages=[*find_packages(include=["llmkit", "llmkit.*"]), "llmkit.tools"])
