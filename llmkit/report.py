@@ -1,0 +1,176 @@
+"""What llmkit shows: results on stdout, everything else on stderr. The only place that prints.
+
+Owns the two streams, the quiet and verbose levels and the look of progress. Knows nothing about models or commands.
+Results are never mixed with messages, so `llmkit ... > file` and `llmkit ... | program` always carry the answer alone.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Protocol, Self, TextIO
+
+
+class Level(IntEnum):
+    """How much goes to stderr. Warnings and errors always do."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+class _State:
+    """The level, and whether the last piece streamed to a terminal left its line open."""
+
+    level = Level.NORMAL
+    line_is_open = False
+
+
+def set_level(*, quiet: bool = False, verbose: bool = False) -> None:
+    """Choose what `note` and `detail` show; quiet wins over verbose."""
+    _State.level = Level.QUIET if quiet else Level.VERBOSE if verbose else Level.NORMAL
+
+
+def level() -> Level:
+    """The level in force."""
+    return _State.level
+
+
+def result(text: str = "", end: str = "\n") -> None:
+    """Write one whole result to stdout."""
+    print(text, end=end)
+    _State.line_is_open = False
+
+
+def stream(piece: str) -> None:
+    """Write a piece of a growing result to stdout and flush it, so that a reader sees it at once."""
+    if piece:
+        print(piece, end="", flush=True)
+        _State.line_is_open = _is_terminal(sys.stdout) and not piece.endswith("\n")
+
+
+def result_json(value: object) -> None:
+    """Write `value` to stdout as one line of JSON; ValueError on NaN and infinity, which JSON has no word for."""
+    result(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def result_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> None:
+    """Write a table to stdout; numbers are shown as given."""
+    result(_table(rows, headers))
+
+
+def note(message: str) -> None:
+    """Say something on stderr that a person wants to know (what is going on, timings); not in quiet mode."""
+    if _State.level >= Level.NORMAL:
+        _to_stderr(message)
+
+
+def note_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> None:
+    """`note` for a table."""
+    if _State.level >= Level.NORMAL:
+        _to_stderr(_table(rows, headers))
+
+
+def detail(message: str) -> None:
+    """Say something on stderr in verbose mode only."""
+    if _State.level >= Level.VERBOSE:
+        _to_stderr(message)
+
+
+def warning(message: str) -> None:
+    """Warn on stderr, in quiet mode too."""
+    _to_stderr(f"warning: {message}")
+
+
+def error(message: str, hint: str = "") -> None:
+    """Say what went wrong in one line on stderr, and what to do about it in a second one."""
+    _to_stderr(f"error: {message}")
+    if hint:
+        _to_stderr(f"hint: {hint}")
+
+
+class Progress(Protocol):
+    """Shows how far something is; used as `with progress(...) as bar: bar.update(n_more)`."""
+
+    def update(self, n: int) -> None:
+        """Count `n` more units as done; negative when work was lost."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def progress(label: str, total: int, unit: str = "B") -> Progress:
+    """A bar on a terminal, a plain line every few seconds elsewhere, nothing in quiet mode. `unit` gets k, M, G."""
+    if _State.level == Level.QUIET or sys.stderr is None:
+        return _NoProgress()
+    if _is_terminal(sys.stderr):
+        return _Bar(label, total, unit)
+    return _Lines(label, total)
+
+
+class _NoProgress:
+    def update(self, n: int) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+class _Bar(_NoProgress):
+    def __init__(self, label: str, total: int, unit: str) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total, desc=label, unit=unit, unit_scale=True, file=sys.stderr, leave=False, dynamic_ncols=True
+        )
+
+    def update(self, n: int) -> None:
+        self._bar.update(n)
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.close()
+
+
+class _Lines(_NoProgress):
+    """For logs: nothing at all when the work is over within one interval."""
+
+    INTERVAL_S = 5.0
+
+    def __init__(self, label: str, total: int) -> None:
+        self._label = label
+        self._total = total
+        self._n = 0
+        self._next = time.monotonic() + self.INTERVAL_S
+
+    def update(self, n: int) -> None:
+        self._n += n
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.INTERVAL_S
+            _to_stderr(f"{self._label}: {100 * self._n // max(self._total, 1)}%")
+
+
+def _table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
+    from tabulate import tabulate
+
+    return tabulate(list(rows), headers=list(headers), disable_numparse=True)
+
+
+def _is_terminal(file: TextIO | None) -> bool:
+    return file is not None and file.isatty()
+
+
+def _to_stderr(message: str) -> None:
+    """Drop a message that cannot be shown (stderr is closed, or its reader has gone): it must not end the work."""
+    if sys.stderr is None:
+        return
+    if _State.line_is_open and _is_terminal(sys.stderr):
+        message = "\n" + message
+    _State.line_is_open = False
+    with contextlib.suppress(OSError, ValueError):
+        print(message, file=sys.stderr, flush=True)
