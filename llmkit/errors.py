@@ -1,15 +1,16 @@
 """The named errors that llmkit raises for its users.
 
-This module owns what can go wrong for a reason outside our code: a file, an option, a download, a context that is full.
-It knows nothing about how an error is shown (report.py) and imports nothing. Our own broken invariants are `assert`s, not these.
+This module owns what can go wrong for a reason outside our code: a file, an option, a download, a context that is
+full. It knows nothing about how an error is shown (report.py) and imports nothing. Our own broken invariants are
+`assert`s, not these.
 """
 
 
 class LlmkitError(Exception):
     """Something the user can act on.
 
-    `message` is one sentence that says what is wrong, naming the file, key or option; `hint` says what to do about it and may be empty.
-    `exit_code` is what a command ends with when it meets this error.
+    `message` is one sentence that says what is wrong, naming the file, key or option; `hint` says what to do about it
+    and may be empty. `exit_code` is what a command ends with when it meets this error.
     """
 
     exit_code = 1
@@ -70,6 +71,10 @@ class NumericsError(LlmkitError):
 
 class DownloadError(LlmkitError):
     """A model could not be fetched, or what arrived is not what was asked for."""
+
+
+class OutputError(LlmkitError):
+    """A file that the user asked for could not be written."""
 
 
 class CacheError(LlmkitError):
