@@ -1,0 +1,209 @@
+"""Completing one prompt in one sequence, token by token.
+
+Owns the loop, when it stops and what it measures. Knows nothing of where the text goes, of other sequences, or of how
+logits are made.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmkit.engine.batch import Segment, Wanted
+from llmkit.engine.logprobs import Logprobs, token_logprobs
+from llmkit.engine.sampler import Sampler
+from llmkit.engine.timings import Timings
+from llmkit.errors import ContextFullError, UsageError
+from llmkit.params import check_range
+
+UNTIL_STOPPED = -1
+"""The n_predict that means: until the model ends the text or the context is full."""
+
+
+class StopReason(StrEnum):
+    """Why a generation ended."""
+
+    EOS = "eos"
+    LIMIT = "limit"
+    CONTEXT = "context"
+    INTERRUPTED = "interrupted"
+
+
+class DecodedSequence(Protocol):
+    """What a generation needs of a sequence."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+
+class DecodingContext(Protocol):
+    """What a generation needs of a context."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    def decode(self, segments: list[Segment]) -> NDArray[np.float32]: ...
+
+
+class TextStream(Protocol):
+    """Turns ids into whole characters; holds back the bytes of an unfinished one."""
+
+    def push(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+def never() -> bool:
+    """The answer of a generation that nobody interrupts."""
+    return False
+
+
+class NoText:
+    """The stream of a model without a tokenizer: no token has a text."""
+
+    def push(self, token: int) -> str:
+        """Nothing."""
+        return ""
+
+    def finish(self) -> str:
+        """Nothing."""
+        return ""
+
+
+@dataclass(frozen=True)
+class GeneratedToken:
+    """A token, the characters that it completes (none if it ends the text), and its log-probabilities if asked for."""
+
+    id: int
+    text: str
+    logprobs: Logprobs | None
+
+
+@dataclass(frozen=True)
+class GenerateParams:
+    """How much to generate and what to tell about it.
+
+    n_predict: at most so many tokens; -1 until the text ends or the context is full; 0 only computes the prompt into
+    the cache.
+    n_batch: tokens of the prompt handed over at a time; a stop takes effect between two such chunks.
+    n_logprobs: how many of the best log-probabilities to give with each token; None gives none, 0 the chosen token's
+    alone.
+    """
+
+    n_predict: int = UNTIL_STOPPED
+    n_batch: int = 2048
+    n_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_range(
+            "n_predict", self.n_predict, UNTIL_STOPPED, None, "-1 generates until the text ends or the context is full"
+        )
+        check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
+        if self.n_logprobs is not None:
+            check_range("logprobs", self.n_logprobs, 0, None, "0 gives the chosen token's alone")
+
+
+@dataclass
+class Generation:
+    """Iterate it once for the tokens; when that ends, `stop_reason` says why and `tail` holds the characters that no
+    further byte completed.
+
+    Nothing is computed before it is iterated. The token that ends the text counts as generated (it is in `ids`, last)
+    and has no text.
+
+    eog_ids: tokens that end the text. stream: spells the tokens. interrupted: asked between two calls of decode.
+    timings: where to count. Raises UsageError for an empty prompt, ContextFullError if the prompt does not fit.
+    """
+
+    ctx: DecodingContext
+    seq: DecodedSequence
+    prompt_ids: Sequence[int]
+    sampler: Sampler
+    params: GenerateParams = GenerateParams()
+    eog_ids: frozenset[int] = frozenset()
+    stream: TextStream = field(default_factory=NoText)
+    interrupted: Callable[[], bool] = never
+    timings: Timings = field(default_factory=Timings)
+    ids: list[int] = field(default_factory=list, init=False)
+    stop_reason: StopReason | None = field(default=None, init=False)
+    tail: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if not self.prompt_ids:
+            raise UsageError("the prompt holds no token, so there is nothing to continue")
+        n_needed, n_ctx = self.seq.n_tokens + len(self.prompt_ids), self.ctx.n_ctx
+        if n_needed > n_ctx:
+            raise ContextFullError(
+                f"the prompt has {n_needed} tokens, but the context holds {n_ctx}",
+                "Give a larger context with -c, or a shorter prompt.",
+            )
+
+    def __iter__(self) -> Iterator[GeneratedToken]:
+        logits = self._prefill()
+        while self.stop_reason is None and logits is not None:
+            yield self._next_token(logits)
+            if self.stop_reason is None:
+                logits = self._decode_last()
+        self.tail = self.stream.finish()
+
+    def _prefill(self) -> NDArray[np.float32] | None:
+        """Computes the prompt in chunks; the last token's logits, or None if nothing is to be chosen from them."""
+        began = time.perf_counter()
+        n_batch, n_prompt = self.params.n_batch, len(self.prompt_ids)
+        wanted: Wanted = "none" if self.params.n_predict == 0 else "last"
+        logits: NDArray[np.float32] | None = None
+        for start in range(0, n_prompt, n_batch):
+            if self.interrupted():
+                self.stop_reason = StopReason.INTERRUPTED
+                break
+            end = min(start + n_batch, n_prompt)
+            rows = self.ctx.decode(
+                [Segment(self.seq, list(self.prompt_ids[start:end]), wanted if end == n_prompt else "none")]
+            )
+            self.timings.prompt_n += end - start
+            logits = rows[0] if len(rows) else None
+        self.timings.prompt_s += time.perf_counter() - began
+        if self.stop_reason is None and logits is None:
+            self.stop_reason = StopReason.LIMIT
+        return logits
+
+    def _next_token(self, logits: NDArray[np.float32]) -> GeneratedToken:
+        """Chooses and spells a token, and decides whether it is the last."""
+        began = time.perf_counter()
+        token = self.sampler.sample(logits)
+        n_logprobs = self.params.n_logprobs
+        logprobs = None if n_logprobs is None else token_logprobs(logits, token, n_logprobs)
+        self.ids.append(token)
+        ends = token in self.eog_ids
+        text = "" if ends else self.stream.push(token)
+        if ends:
+            self.stop_reason = StopReason.EOS
+        elif len(self.ids) == self.params.n_predict:
+            self.stop_reason = StopReason.LIMIT
+        elif self.seq.n_tokens >= self.ctx.n_ctx:
+            self.stop_reason = StopReason.CONTEXT
+        if len(self.ids) == 1:
+            self.timings.mark_first_token()
+        else:
+            self.timings.decode_n += 1
+            self.timings.decode_s += time.perf_counter() - began
+        return GeneratedToken(token, text, logprobs)
+
+    def _decode_last(self) -> NDArray[np.float32] | None:
+        """Computes the newest token; its logits, or None if the generation stops here instead."""
+        if self.interrupted():
+            self.stop_reason = StopReason.INTERRUPTED
+            return None
+        began = time.perf_counter()
+        try:
+            logits: NDArray[np.float32] = self.ctx.decode([Segment(self.seq, self.ids[-1:], "last")])[0]
+        except ContextFullError:
+            # The sequence alone would fit, but others hold the cells.
+            self.stop_reason = StopReason.CONTEXT
+            return None
+        self.timings.decode_s += time.perf_counter() - began
+        return logits
