@@ -1,0 +1,59 @@
+"""Matrix product of packed weights and quantised activations: y = W x (+ bias) (+ y)."""
+
+from __future__ import annotations
+
+from llmkit.kernels.jit import helper, kernel
+from llmkit.simd.ops import arg, call_tile, fetch_add, load_i64
+
+# Argument block. tile: address of the type's multiply; w: packed weights, tile_stride bytes a tile of 16 rows; x: groups
+# of activations, group_bytes each; y: float32 rows, y_stride bytes a token; bias: float32 [n_rows] or 0;
+# accumulate: 1 adds to y; n_tokens: address of the count; counter: address of the work counter.
+FIELDS = (
+    "counter",
+    "n_tokens",
+    "tile",
+    "w",
+    "tile_stride",
+    "n_tiles",
+    "n_blocks",
+    "x",
+    "group_bytes",
+    "y",
+    "y_stride",
+    "bias",
+    "accumulate",
+)
+COUNTER, N_TOKENS, TILE, W, TILE_STRIDE, N_TILES, N_BLOCKS, X, GROUP_BYTES, Y, Y_STRIDE, BIAS, ACCUMULATE = range(13)
+
+_CACHED_BYTES = 384 * 1024  # of activations that stay in a core's L2 cache while the weights pass by
+
+
+@helper
+def _multiply_groups(args, t, first_group, last_group, n_tokens):  # type: ignore[no-untyped-def]
+    """One tile of weights against some groups of tokens."""
+    tile, n_blocks, accumulate = arg(args, TILE), arg(args, N_BLOCKS), arg(args, ACCUMULATE)
+    group_bytes, y_stride = arg(args, GROUP_BYTES), arg(args, Y_STRIDE)
+    w = arg(args, W) + t * arg(args, TILE_STRIDE)
+    bias = arg(args, BIAS)
+    if bias != 0:
+        bias += 64 * t
+    y = arg(args, Y) + 64 * t
+    for group in range(first_group, last_group):
+        x = arg(args, X) + group * group_bytes
+        call_tile(tile, w, x, y + 8 * group * y_stride, y_stride, n_blocks, bias, accumulate, n_tokens - 8 * group)
+
+
+@kernel
+def matmul(args, _thread, n_threads):  # type: ignore[no-untyped-def]
+    """Threads take runs of tiles; each element is computed whole by one thread, blocks in order."""
+    n_tokens = load_i64(arg(args, N_TOKENS))
+    n_tiles, n_groups = arg(args, N_TILES), (n_tokens + 7) // 8
+    run = max(1, n_tiles // (8 * n_threads))
+    step = max(1, _CACHED_BYTES // arg(args, GROUP_BYTES))
+    while n_tokens > 0:
+        first = fetch_add(arg(args, COUNTER), run)
+        if first >= n_tiles:
+            break
+        for group in range(0, n_groups, step):
+            for t in range(first, min(first + run, n_tiles)):
+                _multiply_groups(args, t, group, min(group + step, n_groups), n_tokens)

@@ -1,0 +1,317 @@
+"""Vector and memory operations that Numba kernels call. Addresses are int64 byte addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from llmkit.simd import emitter as em
+from llmkit.simd.vector import Emitter, f32x16, i32x16, operation
+
+i32, i64, f32, f64, void = types.int32, types.int64, types.float32, types.float64, types.void
+Value = Any
+
+
+# -- scalars in memory --------------------------------------------------------------------------------------------
+
+
+def _loader(kind: ir.Type, extend: Any = None) -> Any:
+    def load(e: em.Emitter, address: Value) -> Value:
+        value = e.load(kind, address)
+        return value if extend is None else extend(e, value)
+
+    return load
+
+
+load_i64 = operation(i64, i64)(_loader(em.I64))
+load_i32 = operation(i32, i64)(_loader(em.I32))
+load_f32 = operation(f32, i64)(_loader(em.F32))
+load_f64 = operation(f64, i64)(_loader(em.F64))
+load_u8 = operation(i32, i64)(_loader(em.I8, lambda e, v: e.b.zext(v, em.I32)))
+load_i8 = operation(i32, i64)(_loader(em.I8, lambda e, v: e.b.sext(v, em.I32)))
+load_u32 = operation(i64, i64)(_loader(em.I32, lambda e, v: e.b.zext(v, em.I64)))
+load_u16 = operation(i32, i64)(_loader(em.I16, lambda e, v: e.b.zext(v, em.I32)))
+
+
+@operation(void, i64, i64)
+def store_i64(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(value, address)
+
+
+@operation(void, i64, i32)
+def store_i32(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(value, address)
+
+
+@operation(void, i64, f32)
+def store_f32(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(value, address)
+
+
+@operation(void, i64, i32)
+def store_u8(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(e.b.trunc(value, em.I8), address)
+
+
+@operation(void, i64, i32)
+def store_u16(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(e.b.trunc(value, em.I16), address)
+
+
+@operation(void, i64, i64, i64)
+def copy_bytes(e: em.Emitter, target: Value, source: Value, n_bytes: Value) -> None:
+    pointer = em.I8.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, pointer, em.I64, em.I1])
+    name = "llvm.memcpy.p0.p0.i64"
+    function = e.b.module.globals.get(name) or ir.Function(e.b.module, kind, name)
+    e.b.call(function, [e.b.inttoptr(target, pointer), e.b.inttoptr(source, pointer), n_bytes, em.I1(0)])
+
+
+@operation(f32, i32)
+def f16_bits_to_f32(e: em.Emitter, bits: Value) -> Value:
+    """One half-precision pattern (its low 16 bits) as float32."""
+    wide = e.f16_to_f32(e.splat(e.b.trunc(bits, em.I16)))
+    return e.b.extract_element(wide, em.I32(0))
+
+
+@operation(i32, f32)
+def f32_to_f16_bits(e: em.Emitter, value: Value) -> Value:
+    """float32 to the half-precision pattern, nearest even."""
+    return e.b.zext(e.b.extract_element(e.f32_to_f16(e.splat(value)), em.I32(0)), em.I32)
+
+
+@operation(f32, i32)
+def bits_to_f32(e: em.Emitter, bits: Value) -> Value:
+    return e.b.bitcast(bits, em.F32)
+
+
+# -- vectors in memory --------------------------------------------------------------------------------------------
+
+
+@operation(f32x16, i64)
+def vload(e: em.Emitter, address: Value) -> Value:
+    """16 float32."""
+    return e.load(em.F32X16, address)
+
+
+@operation(f32x16, i64)
+def vload_f16(e: em.Emitter, address: Value) -> Value:
+    """16 half-precision values as float32."""
+    return e.load_f16(address)
+
+
+@operation(f32x16, i64)
+def vload_bf16(e: em.Emitter, address: Value) -> Value:
+    """16 bfloat16 values as float32."""
+    return e.load_bf16(address)
+
+
+@operation(void, i64, f32x16)
+def vstore(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(value, address)
+
+
+@operation(void, i64, f32x16)
+def vstore_f16(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(e.f32_to_f16(value), address)
+
+
+@operation(void, i64, i32x16)
+def vstore_i8(e: em.Emitter, address: Value, value: Value) -> None:
+    """The low byte of each lane."""
+    e.store(e.b.trunc(value, em.I8X16), address)
+
+
+@operation(f32x16, i64)
+def vload_splat(e: em.Emitter, address: Value) -> Value:
+    """One float32 of memory in all lanes."""
+    return e.load_splat(em.F32, address)
+
+
+# -- lanes --------------------------------------------------------------------------------------------------------
+
+
+@operation(f32x16, f32)
+def splat(e: em.Emitter, value: Value) -> Value:
+    return e.splat(value)
+
+
+@operation(f32x16, f32x16, f32x16)
+def add(e: em.Emitter, a: Value, b: Value) -> Value:
+    return e.b.fadd(a, b)
+
+
+@operation(f32x16, f32x16, f32x16)
+def sub(e: em.Emitter, a: Value, b: Value) -> Value:
+    return e.b.fsub(a, b)
+
+
+@operation(f32x16, f32x16, f32x16)
+def mul(e: em.Emitter, a: Value, b: Value) -> Value:
+    return e.b.fmul(a, b)
+
+
+@operation(f32x16, f32x16, f32x16)
+def div(e: em.Emitter, a: Value, b: Value) -> Value:
+    return e.b.fdiv(a, b)
+
+
+@operation(f32x16, f32x16, f32x16, f32x16)
+def fma(e: em.Emitter, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c, rounded once."""
+    return e.fma(a, b, c)
+
+
+@operation(f32, f32, f32, f32)
+def fma1(e: em.Emitter, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of scalars, rounded once."""
+    return e.fma(a, b, c)
+
+
+@operation(f32x16, f32x16, f32x16)
+def vmax(e: em.Emitter, a: Value, b: Value) -> Value:
+    return e.maximum(a, b)
+
+
+@operation(f32x16, f32x16)
+def vabs(e: em.Emitter, a: Value) -> Value:
+    return e.absolute(a)
+
+
+@operation(f32, f32x16)
+def hsum(e: em.Emitter, a: Value) -> Value:
+    """Sum of the lanes, a fixed tree."""
+    return e.sum(a)
+
+
+@operation(f32, f32x16)
+def hmax(e: em.Emitter, a: Value) -> Value:
+    return e.largest(a)
+
+
+@operation(i32, i32x16)
+def hsum_i32(e: em.Emitter, a: Value) -> Value:
+    return e.sum_int(a)
+
+
+@operation(i32x16, f32x16)
+def round_i32(e: em.Emitter, a: Value) -> Value:
+    """To the nearest int32, ties to even; NaN gives 0."""
+    return e.round_to_int(a)
+
+
+@operation(f32x16, f32x16, i64, i64, f32)
+def keep_lanes(e: em.Emitter, value: Value, low: Value, high: Value, other: Value) -> Value:
+    """Lanes low <= i < high of `value`, `other` elsewhere (a choice, not arithmetic: NaN in a dropped lane is gone)."""
+    lanes = ir.Constant(ir.VectorType(em.I64, 16), list(range(16)))
+    inside = e.b.and_(
+        e.b.icmp_signed(">=", lanes, e.splat(low)),
+        e.b.icmp_signed("<", lanes, e.splat(high)),
+    )
+    return e.b.select(inside, value, e.splat(other))
+
+
+@operation(f32x16, f32x16)
+def exp(e: em.Emitter, x: Value) -> Value:
+    """e^x: x = n ln2 + r, a degree-6 polynomial in r (Cephes' expf coefficients), 2^n by exponent bits.
+
+    Below -87.3 gives 0, above 88.7 infinity, NaN stays. Error under 2 units in the last place.
+    """
+    b, const = e.b, lambda v: e.const(em.F32X16, v)
+    n = e.intrinsic("llvm.rint.v16f32", em.F32X16, [b.fmul(x, const(1.44269504088896341))])
+    r = e.fma(n, const(-0.693359375), x)
+    r = e.fma(n, const(2.12194440e-4), r)
+    p = const(1.9875691500e-4)
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = e.fma(p, r, const(c))
+    y = b.fadd(e.fma(p, b.fmul(r, r), r), const(1.0))
+    exponent = e.intrinsic("llvm.fptosi.sat.v16i32.v16f32", em.I32X16, [n])
+    # n = 128 would overflow the exponent field: half of the scale twice.
+    half = b.ashr(exponent, e.const(em.I32X16, 1))
+    for part in (half, b.sub(exponent, half)):
+        scale = b.shl(b.add(part, e.const(em.I32X16, 127)), e.const(em.I32X16, 23))
+        y = b.fmul(y, b.bitcast(scale, em.F32X16))
+    y = b.select(b.fcmp_ordered("<", x, const(-87.33654)), const(0.0), y)
+    y = b.select(b.fcmp_ordered(">", x, const(88.72283)), const(float("inf")), y)
+    return b.select(b.fcmp_unordered("uno", x, x), x, y)
+
+
+# -- threads ------------------------------------------------------------------------------------------------------
+
+
+@operation(i64, i64, i64)
+def fetch_add(e: em.Emitter, address: Value, value: Value) -> Value:
+    """Atomically adds to an int64; the value before."""
+    return e.b.atomic_rmw("add", e.b.inttoptr(address, em.I64.as_pointer()), value, "acq_rel")
+
+
+@operation(i64, i64, i64)
+def exchange(e: em.Emitter, address: Value, value: Value) -> Value:
+    """Atomically stores an int64; the value before."""
+    return e.b.atomic_rmw("xchg", e.b.inttoptr(address, em.I64.as_pointer()), value, "acq_rel")
+
+
+@operation(i64, i64, i64, i64)
+def compare_exchange(e: em.Emitter, address: Value, expected: Value, value: Value) -> Value:
+    """Atomically stores `value` where `expected` stands; 1 where it did."""
+    pair = e.b.cmpxchg(e.b.inttoptr(address, em.I64.as_pointer()), expected, value, "acq_rel", "acquire")
+    return e.b.zext(e.b.extract_value(pair, 1), em.I64)
+
+
+@operation(i64, i64)
+def atomic_load(e: em.Emitter, address: Value) -> Value:
+    return e.b.load_atomic(e.b.inttoptr(address, em.I64.as_pointer()), "acquire", 8)
+
+
+@operation(void, i64, i64)
+def atomic_store(e: em.Emitter, address: Value, value: Value) -> None:
+    e.b.store_atomic(value, e.b.inttoptr(address, em.I64.as_pointer()), "release", 8)
+
+
+@operation(void, i64)
+def pause(e: em.Emitter, _unused: Value) -> None:
+    """Tells the core that this is a spin loop."""
+    if isinstance(e, Emitter) and "x86" in e.b.module.triple:
+        function_type = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        function = e.b.module.globals.get(name) or ir.Function(e.b.module, function_type, name)
+        e.b.call(function, [])
+
+
+@operation(void, i64)
+def yield_core(e: em.Emitter, _unused: Value) -> None:
+    """sched_yield(2): lets another runnable thread have the core."""
+    name = "sched_yield"
+    function = e.b.module.globals.get(name) or ir.Function(e.b.module, ir.FunctionType(em.I32, []), name)
+    e.b.call(function, [])
+
+
+@operation(void, i64, i64, i64, i64)
+def call_kernel(e: em.Emitter, kernel: Value, args: Value, thread: Value, n_threads: Value) -> None:
+    """Calls a kernel `void(int64 args, int64 thread, int64 n_threads)` by its address."""
+    kind = ir.FunctionType(ir.VoidType(), [em.I64, em.I64, em.I64])
+    e.b.call(e.b.inttoptr(kernel, kind.as_pointer()), [args, thread, n_threads])
+
+
+@operation(void, i64, *[i64] * 8)
+def call_tile(e: em.Emitter, tile: Value, *args: Value) -> None:
+    """Calls a matmul tile `void(int64 x 8)` by its address."""
+    kind = ir.FunctionType(ir.VoidType(), [em.I64] * 8)
+    e.b.call(e.b.inttoptr(tile, kind.as_pointer()), args)
+
+
+@operation(i64, i64, i64)
+def arg(e: em.Emitter, args: Value, index: Value) -> Value:
+    """int64 number `index` of an argument block."""
+    return e.load(em.I64, e.b.add(args, e.b.mul(index, em.I64(8))))
+
+
+@operation(void, i64, i64)
+def zero_bytes(e: em.Emitter, target: Value, n_bytes: Value) -> None:
+    pointer = em.I8.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, em.I8, em.I64, em.I1])
+    name = "llvm.memset.p0.i64"
+    function = e.b.module.globals.get(name) or ir.Function(e.b.module, kind, name)
+    e.b.call(function, [e.b.inttoptr(target, pointer), em.I8(0), n_bytes, em.I1(0)])
