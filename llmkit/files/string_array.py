@@ -139,7 +139,8 @@ def _run_of_strings(window: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64
     and ends.
 
     A length below 256 is one byte and seven zeros. Every place followed by seven zeros might be one; those that are
-    each exactly where the one before ends are what a walk string by string would have found, so the first gap ends the run.
+    each exactly where the one before ends are what a walk string by string would have found, so the first gap ends the
+    run.
     """
     zero = window == 0
     two = zero[:-1] & zero[1:]

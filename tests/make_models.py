@@ -1,0 +1,161 @@
+"""Makes tiny models with random weights, complete GGUF files, in well under a second each.
+
+Owns which metadata keys and tensors the architectures llama, qwen2, qwen3 and gemma3 have, as their real files do.
+The same TinyModel always gives the same bytes; a tensor's values depend only on the seed, its name, shape and type.
+
+    make_model(tmp_path / "m.gguf", arch="qwen3", type="Q4_K", n_embd=256, n_ff=512)
+    metadata, tensors = build(TinyModel(arch="llama"))        # to break something before write_gguf
+    python -m tests.make_models big.gguf n_layer=16 n_embd=1024 n_ff=3072 n_head=16 n_head_kv=8 head_dim=64 type=Q4_K
+"""
+
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmkit.files.ggml_types import TYPE_IDS
+from llmkit.files.gguf_writer import TensorData, write_gguf
+from tests.make_blocks import Bytes, random_tensor
+from tests.make_vocab import bpe_vocab, ids_only_vocab, spm_vocab
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """What to make. Widths must be multiples of the type's block size: 32, or 256 for K-quants.
+
+    `n_vocab` 0 means what the vocabulary needs (128 without texts). `tokenizer` is `test` (ids only), `bpe`, `spm` or
+    `none`. `types` overrides `type` for matrices whose name contains the key, such as {"attn_v": "Q6_K"}. `tied` leaves
+    out `output.weight`. `window` and `window_pattern` (1 for a window layer) are gemma3's. `metadata` is laid over the
+    rest; a value of None takes a key away.
+    """
+
+    arch: str = "llama"
+    n_layer: int = 2
+    n_embd: int = 64
+    n_head: int = 4
+    n_head_kv: int = 2
+    head_dim: int = 16
+    n_ff: int = 128
+    n_vocab: int = 0
+    n_ctx_train: int = 256
+    type: str = "F32"
+    types: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: str = "test"
+    tied: bool = False
+    window: int = 32
+    window_pattern: tuple[int, ...] = ()
+    rope_freq_base: float = 10000.0
+    seed: int = 0
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+
+def make_model(path: str | os.PathLike[str], model: TinyModel | None = None, **changes: Any) -> Path:
+    """Write the model (default: TinyModel()) with the given fields changed; returns the path."""
+    metadata, tensors = build(replace(model or TinyModel(), **changes))
+    write_gguf(path, metadata, tensors)
+    return Path(path)
+
+
+def build(model: TinyModel) -> tuple[dict[str, object], list[TensorData]]:
+    """Metadata and tensors of a model, ready for write_gguf. Tensor data are functions, called when written."""
+    vocab = _vocab(model)
+    tokens = vocab.get("tokenizer.ggml.tokens", ())
+    n_vocab = max(len(tokens), model.n_vocab) or 128  # type: ignore[arg-type]
+    metadata = {**_hyperparameters(model, n_vocab), **vocab, **model.metadata}
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    shapes = {"token_embd.weight": (model.n_embd, n_vocab), "output_norm.weight": (model.n_embd,)}
+    if not model.tied:
+        shapes["output.weight"] = (model.n_embd, n_vocab)
+    for i in range(model.n_layer):
+        shapes.update({f"blk.{i}.{name}": shape for name, shape in _layer_shapes(model).items()})
+    return metadata, [_tensor(model, name, shape) for name, shape in shapes.items()]
+
+
+def _vocab(model: TinyModel) -> dict[str, object]:
+    if model.tokenizer == "none":
+        return {}
+    if model.tokenizer == "test":
+        return ids_only_vocab(model.n_vocab or 128)
+    return {"bpe": bpe_vocab, "spm": spm_vocab}[model.tokenizer](model.n_vocab)
+
+
+def _hyperparameters(model: TinyModel, n_vocab: int) -> dict[str, object]:
+    arch = model.arch
+    metadata: dict[str, object] = {
+        "general.architecture": arch,
+        "general.name": f"tiny {arch}",
+        f"{arch}.vocab_size": n_vocab,
+        f"{arch}.context_length": model.n_ctx_train,
+        f"{arch}.embedding_length": model.n_embd,
+        f"{arch}.block_count": model.n_layer,
+        f"{arch}.feed_forward_length": model.n_ff,
+        f"{arch}.attention.head_count": model.n_head,
+        f"{arch}.attention.head_count_kv": model.n_head_kv,
+        f"{arch}.attention.key_length": model.head_dim,
+        f"{arch}.attention.value_length": model.head_dim,
+        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{arch}.rope.dimension_count": model.head_dim,
+        f"{arch}.rope.freq_base": model.rope_freq_base,
+    }
+    if arch == "gemma3":
+        metadata["gemma3.attention.sliding_window"] = model.window
+        if model.window_pattern:
+            pattern = np.array(model.window_pattern, dtype=np.uint32)
+            metadata["gemma3.attention.sliding_window_pattern"] = pattern
+    return metadata
+
+
+def _layer_shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
+    """The tensors of one layer, by name without `blk.N.`."""
+    n_embd, n_q, n_kv = model.n_embd, model.n_head * model.head_dim, model.n_head_kv * model.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "attn_norm.weight": (n_embd,),
+        "attn_q.weight": (n_embd, n_q),
+        "attn_k.weight": (n_embd, n_kv),
+        "attn_v.weight": (n_embd, n_kv),
+        "attn_output.weight": (n_q, n_embd),
+        "ffn_norm.weight": (n_embd,),
+        "ffn_gate.weight": (n_embd, model.n_ff),
+        "ffn_up.weight": (n_embd, model.n_ff),
+        "ffn_down.weight": (model.n_ff, n_embd),
+    }
+    more: dict[str, dict[str, tuple[int, ...]]] = {
+        "llama": {},
+        "qwen2": {"attn_q.bias": (n_q,), "attn_k.bias": (n_kv,), "attn_v.bias": (n_kv,)},
+        "qwen3": {"attn_q_norm.weight": (model.head_dim,), "attn_k_norm.weight": (model.head_dim,)},
+    }
+    more["gemma3"] = {**more["qwen3"], "post_attention_norm.weight": (n_embd,), "post_ffw_norm.weight": (n_embd,)}
+    return {**shapes, **more[model.arch]}
+
+
+def _tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> TensorData:
+    type = model.type
+    for part, other in model.types.items():
+        type = other if part in name else type
+    type = "F32" if len(shape) == 1 else type
+    return TensorData(name, shape, TYPE_IDS[type], lambda: _values(model.seed, name, shape, type))
+
+
+def _values(seed: int, name: str, shape: tuple[int, ...], type: str) -> Bytes:
+    """Norm weights lie around 1, biases around 0, rows are spread so that a product keeps the size of its input."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if name.endswith("norm.weight"):
+        return (1 + 0.1 * rng.standard_normal(shape)).astype(np.float32).view(np.uint8)
+    std = 0.1 if len(shape) == 1 else float(np.clip(shape[0] ** -0.5, 0.02, 0.1))
+    return random_tensor(rng, shape, type, std)
+
+
+def _main(arguments: list[str]) -> None:
+    """`path field=value ...`: numbers where the field is one."""
+    fields = dict(argument.split("=", 1) for argument in arguments[1:])
+    changes: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in fields.items()}
+    make_model(arguments[0], replace(TinyModel(), **changes))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
