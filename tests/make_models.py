@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from llmkit.files.ggml_types import TYPE_IDS
+from llmkit.files.ggml_types import GGML_TYPES, TYPE_IDS
 from llmkit.files.gguf_writer import TensorData, write_gguf
 from tests.make_blocks import Bytes, random_tensor
 from tests.make_vocab import bpe_vocab, ids_only_vocab, spm_vocab
@@ -26,7 +26,7 @@ from tests.make_vocab import bpe_vocab, ids_only_vocab, spm_vocab
 
 @dataclass(frozen=True)
 class TinyModel:
-    """What to make. Widths must be multiples of the type's block size: 32, or 256 for K-quants.
+    """What to make. `n_embd`, `n_ff` and n_head * head_dim must be multiples of the type's block size: 32, K-quants 256.
 
     `n_vocab` 0 means what the vocabulary needs (128 without texts). `tokenizer` is `test` (ids only), `bpe`, `spm` or
     `none`. `types` overrides `type` for matrices whose name contains the key, such as {"attn_v": "Q6_K"}. `tied` leaves
@@ -138,6 +138,7 @@ def _tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> TensorData:
     for part, other in model.types.items():
         type = other if part in name else type
     type = "F32" if len(shape) == 1 else type
+    assert shape[0] % GGML_TYPES[TYPE_IDS[type]].block_size == 0, f"{name}: rows of {shape[0]} do not fit {type}"
     return TensorData(name, shape, TYPE_IDS[type], lambda: _values(model.seed, name, shape, type))
 
 
