@@ -58,19 +58,15 @@ def result_json(value: object) -> None:
 
 def result_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> None:
     """Write a table to stdout; numbers are shown as given."""
-    result(_table(rows, headers))
+    from tabulate import tabulate
+
+    result(tabulate(list(rows), headers=list(headers), disable_numparse=True))
 
 
 def note(message: str) -> None:
     """Say something on stderr that a person wants to know (what is going on, timings); not in quiet mode."""
     if _State.level >= Level.NORMAL:
         _to_stderr(message)
-
-
-def note_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> None:
-    """`note` for a table."""
-    if _State.level >= Level.NORMAL:
-        _to_stderr(_table(rows, headers))
 
 
 def detail(message: str) -> None:
@@ -153,12 +149,6 @@ class _Lines(_NoProgress):
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.INTERVAL_S
             _to_stderr(f"{self._label}: {100 * self._n // max(self._total, 1)}%")
-
-
-def _table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
-    from tabulate import tabulate
-
-    return tabulate(list(rows), headers=list(headers), disable_numparse=True)
 
 
 def _is_terminal(file: TextIO | None) -> bool:

