@@ -58,3 +58,31 @@ def check_range(name: str, value: float, low: float, high: float | None, hint: s
         return
     wanted = f"at least {low}" if high is None else f"from {low} to {high}"
     raise UsageError(f"{name} is {value}; {wanted} is expected", f"{hint[0].upper()}{hint[1:]}.")
+
+
+KV_TYPES = ("f32", "f16")
+
+
+@dataclass(frozen=True)
+class ContextParams:
+    """What a context is made of; defaults are llama.cpp's.
+
+    n_ctx: cells; 0 lets the context choose. n_batch: rows handed to decode at most; n_ubatch: rows computed in one pass
+    at most. n_threads: 0 or -1 takes the cores there are. type_k, type_v: the types that keys and values are stored in.
+    """
+
+    n_ctx: int = 0
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    n_threads: int = 0
+    type_k: str = "f16"
+    type_v: str = "f16"
+
+    def __post_init__(self) -> None:
+        check_range("n_ctx", self.n_ctx, 0, None, "0 takes what the model was trained for, or what memory allows")
+        check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
+        check_range("n_ubatch", self.n_ubatch, 1, None, "so many tokens go through the model in one pass")
+        check_range("n_threads", self.n_threads, -1, 1024, "0 or -1 takes the cores there are")
+        for name, value in (("type_k", self.type_k), ("type_v", self.type_v)):
+            if value not in KV_TYPES:
+                raise UsageError(f"{name} is {value!r}; one of {', '.join(KV_TYPES)} is expected")

@@ -1,0 +1,90 @@
+"""The options that commands share, declared once: names as in llama.cpp, help, how their values are named in the help.
+
+Owns the declarations only: defaults stand in the commands' signatures, ranges in llmkit/params.py.
+"""
+
+from typing import Annotated
+
+import typer
+
+ModelOption = Annotated[
+    str | None, typer.Option("-m", "--model", metavar="PATH|NAME", help="A model file, or the name of a pulled model.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing on stderr but warnings and errors.")]
+
+# The prompt
+PromptOption = Annotated[
+    str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; it may hold escapes, see -e.")
+]
+FileOption = Annotated[
+    str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE, verbatim; - is stdin.")
+]
+IdsOption = Annotated[
+    str | None, typer.Option("--ids", metavar="1,2,3", help="Token ids instead of a text; nothing is added to them.")
+]
+EscapeOption = Annotated[
+    bool,
+    typer.Option("-e/ ", "--escape/--no-escape", help=r"""In -p, read \n \r \t \\ \' \" \xHH as escapes."""),
+]
+DisplayPromptOption = Annotated[
+    bool, typer.Option("--display-prompt/--no-display-prompt", help="Show the prompt before the text.")
+]
+
+# The context
+CtxSizeOption = Annotated[
+    int,
+    typer.Option(
+        "-c", "--ctx-size", metavar="N", help="Tokens that the context holds; 0: as trained, or as memory allows."
+    ),
+]
+ThreadsOption = Annotated[
+    int, typer.Option("-t", "--threads", metavar="N", help="Threads; 0 or -1: as many as there are cores for us.")
+]
+BatchOption = Annotated[
+    int, typer.Option("-b", "--batch-size", metavar="N", help="Prompt tokens in a chunk; Ctrl-C waits for a chunk.")
+]
+UbatchOption = Annotated[
+    int, typer.Option("-ub", "--ubatch-size", metavar="N", help="Tokens computed in one pass: a part of a chunk.")
+]
+TypeKOption = Annotated[
+    str, typer.Option("-ctk", "--cache-type-k", metavar="TYPE", help="How keys are kept: f16 or f32.")
+]
+TypeVOption = Annotated[
+    str, typer.Option("-ctv", "--cache-type-v", metavar="TYPE", help="How values are kept: f16 or f32.")
+]
+
+# Sampling
+SeedOption = Annotated[
+    int, typer.Option("-s", "--seed", metavar="N", help="Equal seeds draw equal texts; -1: a random seed.")
+]
+TempOption = Annotated[
+    float,
+    typer.Option("--temp", "--temperature", metavar="T", help="Temperature; 0 or less: always the best token."),
+]
+TopKOption = Annotated[int, typer.Option("--top-k", metavar="K", help="Draw from the K best tokens; 0: from all.")]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", metavar="P", help="Draw from the best that reach the probability P; 1: from all.")
+]
+MinPOption = Annotated[
+    float,
+    typer.Option("--min-p", metavar="P", help="Leave out tokens below P times the best one's probability; 0: none."),
+]
+IgnoreEosOption = Annotated[bool, typer.Option("--ignore-eos", help="Never choose a token that ends the text.")]
+
+# The completion
+PredictOption = Annotated[
+    int,
+    typer.Option(
+        "-n",
+        "--n-predict",
+        "--predict",
+        metavar="N",
+        help="Tokens to generate at most; -1: until the text ends or the context is full; 0: only compute the prompt.",
+    ),
+]
+LogprobsOption = Annotated[
+    int | None,
+    typer.Option("--logprobs", metavar="N", help="Give each token's log-probability, and those of the N best."),
+]

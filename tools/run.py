@@ -1,0 +1,234 @@
+"""`llmkit run`: completes a prompt.
+
+Owns the order of things: read the prompt, open the model, compute, show. Knows nothing of how tokens are made.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llmkit import report
+from llmkit.errors import TokenizerError, UsageError
+from llmkit.params import ContextParams, SamplingParams
+from . import _options as options
+
+if TYPE_CHECKING:
+    from llmkit.engine.context import Context
+    from llmkit.engine.generate import GeneratedToken, GenerateParams, Generation
+    from llmkit.engine.timings import Timings
+    from llmkit.models.model import Model
+    from llmkit.tokenizer import Tokenizer
+    from ._completion import View
+
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to complete, how, and how to show it. At most one of prompt, file and ids is given; none means stdin."""
+
+    model: str | None = None
+    prompt: str | None = None
+    file: str | None = None
+    ids: str | None = None
+    escape: bool = True
+    n_predict: int = -1
+    n_logprobs: int | None = None
+    context: ContextParams = field(default_factory=ContextParams)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    display_prompt: bool = True
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An open model. Without a tokenizer only ids can be completed."""
+
+    model: "Model"
+    tokenizer: "Tokenizer | None"
+    ctx: "Context"
+
+
+def run_cli(
+    model: options.ModelOption = None,
+    prompt: options.PromptOption = None,
+    file: options.FileOption = None,
+    ids: options.IdsOption = None,
+    n_predict: options.PredictOption = -1,
+    n_ctx: options.CtxSizeOption = 0,
+    n_threads: options.ThreadsOption = 0,
+    n_batch: options.BatchOption = 2048,
+    n_ubatch: options.UbatchOption = 512,
+    type_k: options.TypeKOption = "f16",
+    type_v: options.TypeVOption = "f16",
+    seed: options.SeedOption = -1,
+    temp: options.TempOption = 0.8,
+    top_k: options.TopKOption = 40,
+    top_p: options.TopPOption = 0.95,
+    min_p: options.MinPOption = 0.05,
+    ignore_eos: options.IgnoreEosOption = False,
+    escape: options.EscapeOption = True,
+    display_prompt: options.DisplayPromptOption = True,
+    as_json: options.JsonOption = False,
+    n_logprobs: options.LogprobsOption = None,
+    verbose: options.VerboseOption = False,
+    quiet: options.QuietOption = False,
+) -> int:
+    """Complete a prompt given by -p, by -f, or through a pipe; the text streams to stdout, timings go to stderr."""
+    if quiet and verbose:
+        raise UsageError("-q and -v exclude each other")
+    report.set_level(quiet=quiet, verbose=verbose)
+    context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v)
+    sampling = SamplingParams(seed, temp, top_k, top_p, min_p, ignore_eos)
+    return run(
+        Request(model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, display_prompt, as_json)
+    )
+
+
+def run(request: Request) -> int:
+    """Completes the prompt and shows the result; returns the exit code: 0, or 130 if interrupted."""
+    from llmkit.engine.generate import GenerateParams, StopReason
+    from llmkit.engine.timings import Timings
+
+    timings = Timings()
+    params = GenerateParams(request.n_predict, request.context.n_batch, request.n_logprobs)
+    prompt = _read(request)
+    with open_engine(request, timings) as engine:
+        generation = _prepare(engine, request, prompt, params, timings)
+        tokens = _complete(engine, request, prompt, generation)
+        _show_end(engine, request, generation, tokens)
+    return EXIT_INTERRUPTED if generation.stop_reason is StopReason.INTERRUPTED else 0
+
+
+def _read(request: Request) -> str | list[int]:
+    """The prompt: a text, or ids."""
+    from ._prompt import parse_ids, read_prompt
+
+    if request.ids is None:
+        return read_prompt(request.prompt, request.file, escape=request.escape)
+    if request.prompt is not None or request.file is not None:
+        raise UsageError("there are two prompts, from --ids and from -p or -f", "Give one of them.")
+    return parse_ids(request.ids)
+
+
+@contextmanager
+def open_engine(request: Request, timings: "Timings") -> "Iterator[Engine]":
+    """The model that the request names, ready to decode but for the kernels; counts the time as `load`."""
+    from llmkit.files.models_table import resolve_model
+
+    began = time.perf_counter()
+    path = resolve_model(request.model)
+    _announce_kernels()
+    from llmkit.engine.context import Context
+    from llmkit.models.model import load_model
+
+    model = load_model(path)
+    tokenizer = _tokenizer(model, needed=request.ids is None)
+    with Context(model, request.context) as ctx:
+        timings.load_s = time.perf_counter() - began
+        report.detail(f"model: {model.name}, {model.arch}, {model.file_bytes} bytes, {path}")
+        report.detail(f"context: {ctx.n_ctx} tokens, {ctx.n_threads} threads, {request.context}")
+        yield Engine(model, tokenizer, ctx)
+
+
+def _announce_kernels() -> None:
+    """Says what takes so long the first time."""
+    from llmkit.kernels.jit import compiled_before
+
+    if not compiled_before():
+        report.note("compiling the kernels for this machine: once, for less than a minute")
+
+
+def _tokenizer(model: "Model", needed: bool) -> "Tokenizer | None":
+    """The model's tokenizer; where ids are given and it has none that works, None."""
+    from llmkit.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(model.gguf)
+    except TokenizerError as error:
+        if needed:
+            raise
+        report.note(f"ids are shown instead of text: {error.message}")
+        return None
+
+
+def _prepare(
+    engine: Engine, request: Request, prompt: str | list[int], params: "GenerateParams", timings: "Timings"
+) -> "Generation":
+    """Turns the prompt into ids, checks that they fit, and only then readies the kernels."""
+    from llmkit.engine.generate import Generation, NoText
+    from llmkit.engine.sampler import Sampler, describe_chain
+
+    prompt_ids = _prompt_ids(engine, prompt)
+    eog_ids = engine.tokenizer.eog_ids if engine.tokenizer else frozenset()
+    sampler = Sampler(request.sampling, eog_ids)
+    stream = engine.tokenizer.stream() if engine.tokenizer else NoText()
+    seq = engine.ctx.new_sequence()
+    generation = Generation(engine.ctx, seq, prompt_ids, sampler, params, eog_ids, stream, timings=timings)
+    report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
+    report.detail(f"sampling: {describe_chain(request.sampling)}, seed {sampler.seed}")
+    timings.kernels_s = engine.ctx.warm_up()
+    return generation
+
+
+def _prompt_ids(engine: Engine, prompt: str | list[int]) -> list[int]:
+    """The prompt's ids; those given are checked against the vocabulary. An empty text gives the begin token alone."""
+    if isinstance(prompt, list):
+        n_vocab = engine.model.config.n_vocab
+        for token in prompt:
+            if token >= n_vocab:
+                raise UsageError(f"--ids holds {token}, but the model's {n_vocab} tokens end at {n_vocab - 1}")
+        return prompt
+    assert engine.tokenizer is not None, "a text prompt needs a tokenizer, which open_engine made sure of"
+    ids = engine.tokenizer.encode(prompt)
+    if not ids:
+        raise UsageError(
+            "the prompt is empty, and this model has no token to begin a text with", "Give a text with -p."
+        )
+    return ids
+
+
+def _complete(
+    engine: Engine, request: Request, prompt: str | list[int], generation: "Generation"
+) -> "list[GeneratedToken]":
+    """Generates, showing each token as it comes; Ctrl-C ends it after the current step."""
+    from ._interrupt import Interruption
+
+    tokens = []
+    with Interruption() as interruption:
+        generation.interrupted = interruption
+        view = _view(engine, request, prompt)
+        for token in generation:
+            view.add(token)
+            tokens.append(token)
+        view.end(generation.tail)
+    return tokens
+
+
+def _view(engine: Engine, request: Request, prompt: str | list[int]) -> "View":
+    """How the completion is shown while it grows."""
+    from ._completion import IdsView, SilentView, TextView
+
+    if request.as_json:
+        return SilentView()
+    if isinstance(prompt, list):
+        if engine.tokenizer is None:
+            return IdsView(prompt if request.display_prompt else [])
+        prompt = engine.tokenizer.decode(prompt)
+    return TextView(prompt if request.display_prompt else "")
+
+
+def _show_end(engine: Engine, request: Request, generation: "Generation", tokens: "list[GeneratedToken]") -> None:
+    """What comes when the text has ended: JSON on stdout, the rest on stderr."""
+    from ._completion import json_result, logprob_lines
+
+    if request.as_json:
+        report.result_json(json_result(engine.model.name, generation, tokens, engine.tokenizer))
+    elif request.n_logprobs is not None:
+        for line in logprob_lines(tokens, engine.tokenizer):
+            report.note(line)
+    report.detail(f"stop: {generation.stop_reason}")
+    for line in generation.timings.lines():
+        report.note(line)
