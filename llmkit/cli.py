@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -46,10 +46,16 @@ COMMANDS: dict[str, Command] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `llmkit ARGV...` (default: the process's arguments) and return the exit code; nothing is raised."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _dispatch(args))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Call `work` and return its exit code, or say what ended it on stderr and return the code for that."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = work()
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

@@ -41,17 +41,13 @@ def pull_cli(
 
 
 def pull_model(model: NamedModel, as_json: bool = False) -> Path:
-    """Say what will be fetched, fetch it, print its path; quick when it is there already."""
+    """Say what will be fetched, fetch it, print its path; a model that is there already is only checked."""
     from llmkit.files.download import pull
 
-    report.note(f"model    {model.name}: {model.about}")
-    report.note(f"source   {model.source}")
-    report.note(f"size     {megabytes(model.n_bytes)} ({megabytes(model.n_fetched_bytes)} to fetch)")
-    report.note(f"SHA-256  {model.sha256}")
-    report.note(f"licence  {model.licence}")
-    report.note(f"file     {model.path}")
     if model.is_pulled:
-        report.note("already here; checking it")
+        report.note(f"{model.name} is already here; checking it")
+    else:
+        _announce(model)
     with report.progress(model.name, model.n_fetched_bytes) as bar:
         path = pull(model, bar.update, lambda: report.note(f"waiting for another llmkit that is pulling {model.name}"))
     if as_json:
@@ -88,6 +84,15 @@ def list_models(as_json: bool = False) -> None:
         for model in MODELS.values()
     ]
     report.result_table(rows, ("name", "size", "licence", "pulled", "path"))
+
+
+def _announce(model: NamedModel) -> None:
+    report.note(f"model    {model.name}: {model.about}")
+    report.note(f"source   {model.source}")
+    report.note(f"size     {megabytes(model.n_bytes)} ({megabytes(model.n_fetched_bytes)} to fetch)")
+    report.note(f"SHA-256  {model.sha256}")
+    report.note(f"licence  {model.licence}")
+    report.note(f"file     {model.path}")
 
 
 def describe(model: NamedModel) -> dict[str, object]:

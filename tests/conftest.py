@@ -1,0 +1,69 @@
+"""What all tests share: a cache of their own, the real models, the shared data.
+
+Tests see nothing of the user's cache but the fetched models (through `real_model`) and the compiled kernels, which are
+named by the hash of their sources and may be shared.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from llmkit.files.cache_dir import cache_root
+from tests.paths import DATA, SHARED
+from tests.real_models import USER_CACHE, real_model_path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests a cache before any module of llmkit asks where it is; the workers of xdist get their parent's."""
+    if hasattr(config, "workerinput"):
+        return
+    user_cache = cache_root()
+    own = Path(tempfile.mkdtemp(prefix="llmkit-tests-"))
+    with suppress(OSError):
+        (user_cache / "kernels").mkdir(parents=True, exist_ok=True)
+        (own / "kernels").symlink_to(user_cache / "kernels")
+    os.environ[USER_CACHE] = str(user_cache)
+    os.environ["LLMKIT_CACHE"] = str(own)
+    os.environ.pop("LLMKIT_MODEL", None)
+    os.environ.pop("LLMKIT_DEBUG", None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the tests' cache, which may hold repacked models."""
+    own = os.environ.get("LLMKIT_CACHE", "")
+    if not hasattr(config, "workerinput") and USER_CACHE in os.environ:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The project's shared folder; skips where it is absent."""
+    if not DATA.is_dir():
+        pytest.skip(f"the shared test data is not there: {DATA}")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Callable[[str], Path]:
+    """`real_model("smollm2-135m")` is the file of a real model; skips where it was not fetched."""
+
+    def path_or_skip(name: str) -> Path:
+        path = real_model_path(name)
+        if path is None:
+            pytest.skip(f"the model {name} is not in the cache; scripts/fetch_test_models fetches it")
+        return path
+
+    return path_or_skip
+
+
+@pytest.fixture
+def temp_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for one test, in this process and those it starts."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("LLMKIT_CACHE", str(cache))
+    return cache
