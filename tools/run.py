@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from llmkit import report
 from llmkit.errors import TokenizerError, UsageError
 from llmkit.params import ContextParams, SamplingParams
+
 from . import _options as options
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from llmkit.engine.timings import Timings
     from llmkit.models.model import Model
     from llmkit.tokenizer import Tokenizer
+
     from ._completion import View
 
 EXIT_INTERRUPTED = 130
