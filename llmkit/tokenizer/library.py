@@ -1,0 +1,129 @@
+"""The `tokenizers` library, behind one door: built from a vocabulary, asked for ids, and its failures given names.
+
+Owns what is handed to the library and how. Text comes here without special tokens; see tokenizer.py. The library is written in Rust: a
+panic there is no Exception in Python, and a text it cannot take must not end a server.
+"""
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from llmkit.errors import TokenizerError
+from llmkit.tokenizer.vocab import SPM_SPACE, Vocab
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+_BAD_MERGES = "The file is damaged or was converted wrongly: fetch another conversion of the model."
+
+
+class WordModel:
+    """Encodes plain text with a `tokenizers` model."""
+
+    def __init__(self, library: "Library", place: str, escape_spaces: bool) -> None:
+        self._library = library
+        self._place = place
+        self._escape_spaces = escape_spaces
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text; without the GIL, so that other threads run. `texts` hold no lone surrogates."""
+        if self._escape_spaces:
+            texts = [text.replace(" ", SPM_SPACE) for text in texts]
+        with named_failures(self._place, "the tokenizer failed on this text"):
+            # The fast one leaves out the offsets, which are half the time and most of the memory.
+            return [encoding.ids for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def spm_model(vocab: Vocab, merges: npt.NDArray[np.int32]) -> WordModel:
+    """An SPM vocabulary with its merges (pairs of ids, best first). What no token covers becomes byte tokens, or else the unknown token."""
+    unk = vocab.special_ids.get("unk")
+    with _no_garbage_collection():
+        left, right = merges.T.tolist()
+        token = vocab.tokens.__getitem__
+        pairs = list(zip(map(token, left), map(token, right), strict=True))
+        unk_token = None if unk is None else vocab.tokens[unk]
+        return WordModel(_bpe(vocab, pairs, byte_fallback=True, unk_token=unk_token, fuse_unk=True), vocab.place, True)
+
+
+def bpe_model(vocab: Vocab, merges: list[str]) -> WordModel:
+    """A BPE vocabulary with its merges (`left right`, best first) and its pre-tokenizer."""
+    assert vocab.pre is not None
+    with _no_garbage_collection():
+        pairs = _pairs(dict.fromkeys(merges))
+        _check_pairs(vocab, pairs)
+        library = _bpe(vocab, pairs, byte_fallback=not vocab.pre.byte_level, ignore_merges=vocab.pre.ignore_merges)
+    from tokenizers import Regex, pre_tokenizers
+
+    with named_failures(vocab.place, f"the pre-tokenizer {vocab.pre.name} cannot be built"):
+        steps: list[pre_tokenizers.PreTokenizer] = [
+            pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in vocab.pre.regexes
+        ]
+        if vocab.pre.byte_level:
+            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False))
+        library.pre_tokenizer = pre_tokenizers.Sequence(steps)  # type: ignore[assignment]
+    return WordModel(library, vocab.place, not vocab.pre.byte_level)
+
+
+def _pairs(merges: dict[str, None]) -> list[tuple[str, str]]:
+    """`left right` cut at its space; a left half may begin with one, as in llama.cpp."""
+    pairs = []
+    for merge in merges:
+        left, space, right = merge.partition(" ")
+        if not left:
+            left, space, right = merge[1:].partition(" ")
+            left = " " + left
+        if not space or not right:
+            raise TokenizerError(f"tokenizer.ggml.merges: {merge[:80]!r} is no pair with a space between", _BAD_MERGES)
+        pairs.append((left, right))
+    return pairs
+
+
+def _check_pairs(vocab: Vocab, pairs: list[tuple[str, str]]) -> None:
+    """Every half and every whole must be a token: the library takes nothing else. (llama.cpp goes on, and spells such words in bytes.)"""
+    ids = vocab.ids
+    for left, right in pairs:
+        if left + right not in ids or left not in ids or right not in ids:
+            unknown = next(part for part in (left, right, left + right) if part not in ids)
+            message = f"tokenizer.ggml.merges: {left[:80]!r} and {right[:80]!r} need {unknown[:80]!r}, which is no token"
+            raise TokenizerError(message, _BAD_MERGES)
+
+
+def _bpe(vocab: Vocab, pairs: list[tuple[str, str]], **options: object) -> "Library":
+    # Read when the library first works on several texts. Ours are parts of one prompt, not worth a pool of threads, and a pool makes the
+    # library warn on stderr when the process forks later.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    with named_failures(vocab.place, "the tokenizer cannot be built"):
+        return Library(models.BPE(vocab.ids, pairs, **options))  # type: ignore[arg-type]
+
+
+@contextmanager
+def named_failures(place: str, what: str) -> Iterator[None]:
+    """Turns whatever the library raises, panics included, into a TokenizerError."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{place}: {what}: {error}", "This is a fault of the file or of the tokenizers library.") from error
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Half a million small tuples at once are no garbage, but each ten thousand of them make Python look through all objects: 0.3 s."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,65 @@
+"""From an open GGUF file to a ready tokenizer.
+
+Owns the order of the steps and where rebuilt merges are kept; what each step means is in its own module.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from llmkit.errors import TokenizerError
+from llmkit.files.cache_dir import cache_root
+from llmkit.files.gguf_reader import GgufFile
+from llmkit.tokenizer import library
+from llmkit.tokenizer.merges_cache import merges_key, read_merges, write_merges
+from llmkit.tokenizer.special_tokens import special_tokens
+from llmkit.tokenizer.tokenizer import Tokenizer
+from llmkit.tokenizer.vocab import PREFIX, SPM_SPACE, Attr, Vocab, named_errors, read_vocab
+
+
+def load_tokenizer(gguf: GgufFile, cache_dir: Path | None = None) -> Tokenizer:
+    """The file's tokenizer. `cache_dir` is the root of llmkit's cache (default: the user's); merges of SPM vocabularies are kept in its
+    folder tokenizers/. TokenizerError when the file has none, one of a kind that does not run, or one that is malformed.
+    """
+    vocab = read_vocab(gguf)
+    with named_errors(gguf):
+        words = _spm(gguf, vocab, cache_dir) if vocab.is_spm else _bpe(gguf, vocab)
+    return Tokenizer(vocab, special_tokens(vocab), words)
+
+
+def _bpe(gguf: GgufFile, vocab: Vocab) -> library.WordModel:
+    return library.bpe_model(vocab, gguf.strings(PREFIX + "merges").to_list())
+
+
+def _spm(gguf: GgufFile, vocab: Vocab, cache_dir: Path | None) -> library.WordModel:
+    """With the kept merges, else (or should they turn out not to fit) with rebuilt ones."""
+    folder = (cache_dir or cache_root()) / "tokenizers"
+    names = ("tokens", "scores", "token_type")
+    key = merges_key(*(gguf.entries[PREFIX + name].raw for name in names if PREFIX + name in gguf.entries))
+    kept = read_merges(folder, key, len(vocab.tokens))
+    if kept is not None:
+        try:
+            return library.spm_model(vocab, kept)
+        except TokenizerError:
+            pass
+    merges = _rebuild(vocab)
+    words = library.spm_model(vocab, merges)
+    write_merges(folder, key, merges)
+    return words
+
+
+def _rebuild(vocab: Vocab) -> npt.NDArray[np.int32]:
+    """Merges between the tokens that plain text can turn into.
+
+    As in SentencePiece, which never makes a control, unknown or byte token out of the characters of its name. (llama.cpp does, where
+    their parts are tokens: then a text from outside could end a turn.) A token that a user defined has been found before, unless
+    it holds an escaped space.
+    """
+    from llmkit.tokenizer.spm_merges import rebuild_merges
+
+    assert vocab.scores is not None
+    formable = (vocab.attrs & (Attr.NORMAL | Attr.UNUSED)) != 0
+    for id in np.flatnonzero(vocab.attrs & Attr.USER_DEFINED).tolist():
+        formable[id] = SPM_SPACE in vocab.tokens[id]
+    return rebuild_merges(vocab.tokens, vocab.scores, formable)
