@@ -172,6 +172,7 @@ def _prepare(
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     report.detail(f"sampling: {describe_chain(request.sampling)}, seed {sampler.seed}")
     timings.kernels_s = engine.ctx.warm_up()
+    report.detail(f"kernels: ready after {timings.kernels_s:.2f} s")
     return generation
 
 
