@@ -26,7 +26,7 @@ from tests.make_vocab import bpe_vocab, ids_only_vocab, spm_vocab
 
 @dataclass(frozen=True)
 class TinyModel:
-    """What to make. `n_embd`, `n_ff` and n_head * head_dim must be multiples of the type's block size: 32, K-quants 256.
+    """What to make. `n_embd`, `n_ff` and n_head * head_dim must be multiples of the block size: 32, K-quants 256.
 
     `n_vocab` 0 means what the vocabulary needs (128 without texts). `tokenizer` is `test` (ids only), `bpe`, `spm` or
     `none`. `types` overrides `type` for matrices whose name contains the key, such as {"attn_v": "Q6_K"}. `tied` leaves

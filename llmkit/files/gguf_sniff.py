@@ -43,6 +43,8 @@ def sniff(head: bytes, n_bytes: int) -> Finding:
     `n_bytes` its size."""
     if n_bytes == 0:
         return Finding("empty", "The download may have failed: fetch it again.")
+    if n_bytes < 8:
+        return Finding(f"only {n_bytes} bytes long", "The download was cut off: fetch it again.")
     if head[:4] == b"FUGG":
         return Finding(
             "a big-endian GGUF",
@@ -51,7 +53,7 @@ def sniff(head: bytes, n_bytes: int) -> Finding:
     for signature, what, hint in _SIGNATURES:
         if head.startswith(signature):
             return Finding(what, hint)
-    return _container(head, n_bytes) or _text(head) or _unknown(head, n_bytes)
+    return _container(head, n_bytes) or _text(head) or _unknown(head)
 
 
 def _container(head: bytes, n_bytes: int) -> Finding | None:
@@ -86,9 +88,7 @@ def _text(head: bytes) -> Finding | None:
     return None
 
 
-def _unknown(head: bytes, n_bytes: int) -> Finding:
-    if n_bytes < 4 and b"GGUF".startswith(head):
-        return Finding(f"only {n_bytes} bytes long", "The download was cut off: fetch it again.")
+def _unknown(head: bytes) -> Finding:
     if not any(head):
         return Finding(
             "filled with zeros where a GGUF begins", "The download was reserved but not finished: fetch it again."

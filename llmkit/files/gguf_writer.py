@@ -99,7 +99,9 @@ def _typed(value: object) -> npt.NDArray[Any]:
             (np.uint64, 0, 1 << 64),
             (np.int64, -(1 << 63), 0),
         )
-        return next(np.array(value, dtype=dtype) for dtype, low, high in limits if low <= value < high)
+        dtype = next((dtype for dtype, low, high in limits if low <= value < high), None)
+        if dtype is not None:
+            return np.array(value, dtype=dtype)
     if isinstance(value, float):
         return np.array(value, dtype=np.float32)
     raise TypeError(f"no GGUF value: {value!r}")

@@ -1,0 +1,44 @@
+"""5,000 seeded mutations of tiny files: opened or refused by name, within 30 s and a memory limit (issue 2, item 7)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paths import REPO_ROOT
+
+N = 5000
+BUDGET_S = 30
+
+OPENERS = ["tests.files.hostile:open_and_touch"]
+"""`module:function` of everything that takes the path of a model file. Loading a model belongs here too: add a
+function that opens the file, loads the model from it and runs a token."""
+
+
+def feed(folder: Path, n: int, opener: str) -> dict[str, Any]:
+    """What tests/files/hostile.py reports."""
+    command = [sys.executable, "-m", "tests.files.hostile", str(n), "1", opener, str(folder)]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_mutations_open_or_are_refused_by_name(tmp_path: Path, opener: str) -> None:
+    report = feed(tmp_path, N, opener)
+    outcomes = report["outcomes"]
+    assert not report["failures"], report["failures"][:5]
+    assert sum(outcomes.values()) == N
+    assert outcomes["opened"] > N // 20  # the mutations are not so wild that nothing is left to touch
+    assert all(outcomes[kind] > N // 100 for kind in ("TruncatedFileError", "MetadataError", "TensorError")), outcomes
+    assert report["seconds"] < BUDGET_S
+
+
+def test_an_opener_that_trusts_its_file_is_caught(tmp_path: Path) -> None:
+    report = feed(tmp_path, 600, "tests.files.hostile:takes_what_it_is_told")
+    kinds = {failure.split(": ")[1] for failure in report["failures"]}
+    assert {"MemoryError", "ValueError"} <= kinds, kinds
