@@ -131,8 +131,14 @@ def open_engine(request: Request, timings: "Timings") -> "Iterator[Engine]":
     with Context(model, request.context) as ctx:
         timings.load_s = time.perf_counter() - began
         report.detail(f"model: {model.name}, {model.arch}, {model.file_bytes} bytes, {path}")
-        report.detail(f"context: {ctx.n_ctx} tokens, {ctx.n_threads} threads, {request.context}")
+        report.detail(f"context: {ctx.n_ctx} tokens, {ctx.n_threads} threads, {_described(request.context)}")
         yield Engine(model, tokenizer, ctx)
+
+
+def _described(params: ContextParams) -> str:
+    """The parameters that a context does not work out for itself, in words."""
+    batches = f"batches of {params.n_batch} in passes of {params.n_ubatch}"
+    return f"{batches}, keys in {params.type_k}, values in {params.type_v}"
 
 
 def _announce_kernels() -> None:

@@ -79,8 +79,7 @@ def test_verbose_names_the_context() -> None:
     args = ("-c", "256", "-t", "1", "-ctk", "f32", "-ub", "16", "-b", "32")
     err = llmkit("run", "-m", STORIES, "-p", "a", "-n", "1", "-v", *args).stderr
     assert "256 tokens, 1 threads" in err
-    assert "type_k='f32', type_v='f16'" in err
-    assert "n_batch=32, n_ubatch=16" in err
+    assert "batches of 32 in passes of 16, keys in f32, values in f16" in err
 
 
 def test_a_full_context_ends_the_text() -> None:
