@@ -26,7 +26,12 @@ IdsOption = Annotated[
 ]
 EscapeOption = Annotated[
     bool,
-    typer.Option("-e/ ", "--escape/--no-escape", help=r"""In -p, read \n \r \t \\ \' \" \xHH as escapes."""),
+    typer.Option(
+        "-e/ ",
+        "--escape/--no-escape",
+        show_default=False,
+        help=r"""In -p, read \n \r \t \\ \' \" \xHH as escapes; on by default.""",
+    ),
 ]
 DisplayPromptOption = Annotated[
     bool, typer.Option("--display-prompt/--no-display-prompt", help="Show the prompt before the text.")

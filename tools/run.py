@@ -94,9 +94,9 @@ def run(request: Request) -> int:
     from llmkit.engine.generate import GenerateParams, StopReason
     from llmkit.engine.timings import Timings
 
-    timings = Timings()
     params = GenerateParams(request.n_predict, request.context.n_batch, request.n_logprobs)
     prompt = _read(request)
+    timings = Timings()
     with open_engine(request, timings) as engine:
         generation = _prepare(engine, request, prompt, params, timings)
         tokens = _complete(engine, request, prompt, generation)
@@ -117,15 +117,21 @@ def _read(request: Request) -> str | list[int]:
 
 @contextmanager
 def open_engine(request: Request, timings: "Timings") -> "Iterator[Engine]":
-    """The model that the request names, ready to decode but for the kernels; counts the time as `load`."""
+    """The model that the request names, ready to decode but for the kernels; counts the time as `load`.
+
+    The engine is imported here, which is counted as `kernels`.
+    """
     from llmkit.files.models_table import resolve_model
 
-    began = time.perf_counter()
     path = resolve_model(request.model)
     _announce_kernels()
+    began = time.perf_counter()
     from llmkit.engine.context import Context
     from llmkit.models.model import load_model
 
+    # Importing the engine compiles its kernels, or loads those compiled before.
+    timings.kernels_s = time.perf_counter() - began
+    began = time.perf_counter()
     model = load_model(path)
     tokenizer = _tokenizer(model, needed=request.ids is None)
     with Context(model, request.context) as ctx:
@@ -177,7 +183,7 @@ def _prepare(
     generation = Generation(engine.ctx, seq, prompt_ids, sampler, params, eog_ids, stream, timings=timings)
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     report.detail(f"sampling: {describe_chain(request.sampling)}, seed {sampler.seed}")
-    timings.kernels_s = engine.ctx.warm_up()
+    timings.kernels_s += engine.ctx.warm_up()
     report.detail(f"kernels: ready after {timings.kernels_s:.2f} s")
     return generation
 

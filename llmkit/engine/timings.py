@@ -4,8 +4,8 @@ Owns the definitions. Knows nothing about how they are shown.
 
 load: opening the model. kernels: compiling or loading the compiled code. prompt: computing the prompt's tokens. decode:
 computing, choosing and spelling the tokens after the first, whose logits are the prompt's; so `decode_n` is one less
-than the number of tokens generated, and waiting for whoever reads them is not counted. first token: from the start (of
-the command, of the request) to its text.
+than the number of tokens generated, and waiting for whoever reads them is not counted. first token: from `started`,
+when the prompt was known (in a command, before the model is opened), to its text.
 """
 
 import time
