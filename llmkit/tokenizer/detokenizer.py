@@ -1,7 +1,8 @@
 """Token ids to text, one at a time: whole characters only.
 
-Owns the bytes of a character that is not complete yet. Invalid bytes become U+FFFD, one for each maximal part of a character (Unicode's
-recommendation, and what `bytes.decode(errors="replace")` gives), whether the bytes come one by one or together.
+Owns the bytes of a character that is not complete yet. Invalid bytes become U+FFFD, one for each maximal part of a
+character (Unicode's recommendation, and what `bytes.decode(errors="replace")` gives), whether the bytes come one by one
+or together.
 """
 
 import codecs
@@ -22,8 +23,8 @@ class Pieces(Protocol):
 class Detokenizer:
     """Turns a stream of token ids into text. What `push` and `finish` gave, joined, is the text of all ids.
 
-    `special` shows control tokens. `at_start`: the ids begin a text, so the space that an SPM vocabulary puts in front of one is taken
-    away; text generated after a prompt keeps its space.
+    `special` shows control tokens. `at_start`: the ids begin a text, so the space that an SPM vocabulary puts in front
+    of one is taken away; text generated after a prompt keeps its space.
     """
 
     def __init__(self, pieces: Pieces, special: bool = False, at_start: bool = False) -> None:
@@ -43,7 +44,9 @@ class Detokenizer:
         return self._decoder.decode(piece)
 
     def finish(self) -> str:
-        """What was held back, as U+FFFD where a character was left incomplete; the stream can go on with a new text then."""
+        """What was held back, as U+FFFD where a character was left incomplete; the stream can go on with a new text
+        then.
+        """
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest

@@ -1,7 +1,7 @@
 """The `tokenizers` library, behind one door: built from a vocabulary, asked for ids, and its failures given names.
 
-Owns what is handed to the library and how. Text comes here without special tokens; see tokenizer.py. The library is written in Rust: a
-panic there is no Exception in Python, and a text it cannot take must not end a server.
+Owns what is handed to the library and how. Text comes here without special tokens; see tokenizer.py. The library is
+written in Rust: a panic there is no Exception in Python, and a text it cannot take must not end a server.
 """
 
 import gc
@@ -40,7 +40,9 @@ class WordModel:
 
 
 def spm_model(vocab: Vocab, merges: npt.NDArray[np.int32]) -> WordModel:
-    """An SPM vocabulary with its merges (pairs of ids, best first). What no token covers becomes byte tokens, or else the unknown token."""
+    """An SPM vocabulary with its merges (pairs of ids, best first). What no token covers becomes byte tokens, or else
+    the unknown token.
+    """
     unk = vocab.special_ids.get("unk")
     with _no_garbage_collection():
         left, right = merges.T.tolist()
@@ -55,8 +57,11 @@ def bpe_model(vocab: Vocab, merges: list[str]) -> WordModel:
     assert vocab.pre is not None
     with _no_garbage_collection():
         pairs = _pairs(dict.fromkeys(merges))
-        _check_pairs(vocab, pairs)
-        library = _bpe(vocab, pairs, byte_fallback=not vocab.pre.byte_level, ignore_merges=vocab.pre.ignore_merges)
+        try:
+            library = _bpe(vocab, pairs, byte_fallback=not vocab.pre.byte_level, ignore_merges=vocab.pre.ignore_merges)
+        except TokenizerError:
+            _name_unknown(vocab, pairs)
+            raise
     from tokenizers import Regex, pre_tokenizers
 
     with named_failures(vocab.place, f"the pre-tokenizer {vocab.pre.name} cannot be built"):
@@ -65,7 +70,7 @@ def bpe_model(vocab: Vocab, merges: list[str]) -> WordModel:
         ]
         if vocab.pre.byte_level:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False))
-        library.pre_tokenizer = pre_tokenizers.Sequence(steps)  # type: ignore[assignment]
+        library.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return WordModel(library, vocab.place, not vocab.pre.byte_level)
 
 
@@ -83,25 +88,27 @@ def _pairs(merges: dict[str, None]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _check_pairs(vocab: Vocab, pairs: list[tuple[str, str]]) -> None:
-    """Every half and every whole must be a token: the library takes nothing else. (llama.cpp goes on, and spells such words in bytes.)"""
-    ids = vocab.ids
-    for left, right in pairs:
-        if left + right not in ids or left not in ids or right not in ids:
-            unknown = next(part for part in (left, right, left + right) if part not in ids)
-            message = f"tokenizer.ggml.merges: {left[:80]!r} and {right[:80]!r} need {unknown[:80]!r}, which is no token"
-            raise TokenizerError(message, _BAD_MERGES)
+def _name_unknown(vocab: Vocab, pairs: list[tuple[str, str]]) -> None:
+    """Both halves and the whole must be tokens: the library takes nothing else. (llama.cpp goes on, and spells such
+    words in bytes.)
+    """
+    for pair in pairs:
+        for part in (*pair, "".join(pair)):
+            if part not in vocab.ids:
+                merge = f"{pair[0][:80]!r} and {pair[1][:80]!r}"
+                message = f"tokenizer.ggml.merges: {merge} need {part[:80]!r}, which is no token"
+                raise TokenizerError(message, _BAD_MERGES)
 
 
 def _bpe(vocab: Vocab, pairs: list[tuple[str, str]], **options: object) -> "Library":
-    # Read when the library first works on several texts. Ours are parts of one prompt, not worth a pool of threads, and a pool makes the
-    # library warn on stderr when the process forks later.
+    # Read when the library first works on several texts. Ours are parts of one prompt, not worth a pool of threads, and
+    # a pool makes the library warn on stderr when the process forks later.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer as Library
     from tokenizers import models
 
     with named_failures(vocab.place, "the tokenizer cannot be built"):
-        return Library(models.BPE(vocab.ids, pairs, **options))  # type: ignore[arg-type]
+        return Library(models.BPE(vocab.ids, pairs, **options))
 
 
 @contextmanager
@@ -114,12 +121,15 @@ def named_failures(place: str, what: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{place}: {what}: {error}", "This is a fault of the file or of the tokenizers library.") from error
+        hint = "This is a fault of the file or of the tokenizers library."
+        raise TokenizerError(f"{place}: {what}: {error}", hint) from error
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Half a million small tuples at once are no garbage, but each ten thousand of them make Python look through all objects: 0.3 s."""
+    """Half a million small tuples at once are no garbage, but each ten thousand of them make Python look through all
+    objects: 0.3 s.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -19,8 +19,9 @@ from llmkit.tokenizer.vocab import PREFIX, SPM_SPACE, Attr, Vocab, named_errors,
 
 
 def load_tokenizer(gguf: GgufFile, cache_dir: Path | None = None) -> Tokenizer:
-    """The file's tokenizer. `cache_dir` is the root of llmkit's cache (default: the user's); merges of SPM vocabularies are kept in its
-    folder tokenizers/. TokenizerError when the file has none, one of a kind that does not run, or one that is malformed.
+    """The file's tokenizer. `cache_dir` is the root of llmkit's cache (default: the user's); merges of SPM vocabularies
+    are kept in its folder tokenizers/. TokenizerError when the file has none, one of a kind that does not run, or one
+    that is malformed.
     """
     vocab = read_vocab(gguf)
     with named_errors(gguf):
@@ -52,9 +53,9 @@ def _spm(gguf: GgufFile, vocab: Vocab, cache_dir: Path | None) -> library.WordMo
 def _rebuild(vocab: Vocab) -> npt.NDArray[np.int32]:
     """Merges between the tokens that plain text can turn into.
 
-    As in SentencePiece, which never makes a control, unknown or byte token out of the characters of its name. (llama.cpp does, where
-    their parts are tokens: then a text from outside could end a turn.) A token that a user defined has been found before, unless
-    it holds an escaped space.
+    As in SentencePiece, which never makes a control, unknown or byte token out of the characters of its name.
+    (llama.cpp does, where their parts are tokens: then a text from outside could end a turn.) A token that a user
+    defined has been found before, unless it holds an escaped space.
     """
     from llmkit.tokenizer.spm_merges import rebuild_merges
 

@@ -1,14 +1,16 @@
 """The bytes that each token stands for.
 
-Owns the two ways in which vocabularies write bytes: GPT-2's characters, and pieces with U+2581 for a space beside byte tokens. Follows
-llama.cpp's token_to_piece. Knows nothing about sequences of tokens.
+Owns the two ways in which vocabularies write bytes: GPT-2's characters, and pieces with U+2581 for a space beside byte
+tokens. Follows llama.cpp's token_to_piece. Knows nothing about sequences of tokens.
 """
 
 from llmkit.tokenizer.vocab import SPM_SPACE, Attr, Vocab
 
 
 def _byte_characters() -> list[str]:
-    """bytes_to_unicode of GPT-2's encoder.py: visible Latin-1 stands for itself, the other bytes for U+0100 and up, in order."""
+    """bytes_to_unicode of GPT-2's encoder.py: visible Latin-1 stands for itself, the other bytes for U+0100 and up, in
+    order.
+    """
     visible = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return [chr(byte) if byte in visible else chr(256 + hidden.index(byte)) for byte in range(256)]
@@ -21,8 +23,9 @@ _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(BYTE_CHARA
 
 
 def piece_bytes(vocab: Vocab, id: int, special: bool) -> bytes:
-    """The bytes of token `id` (0 <= id < n_vocab). Control tokens and the unknown token are shown, as their text, only with `special`;
-    unused ones never. Characters that stand for no byte (no real vocabulary has them) are taken as themselves.
+    """The bytes of token `id` (0 <= id < n_vocab). Control tokens and the unknown token are shown, as their text, only
+    with `special`; unused ones never. Characters that stand for no byte (no real vocabulary has them) are taken as
+    themselves.
     """
     token, attr = vocab.tokens[id], int(vocab.attrs[id])
     if attr & (Attr.CONTROL | Attr.UNKNOWN):

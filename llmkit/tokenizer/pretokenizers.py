@@ -13,8 +13,9 @@ from llmkit.errors import TokenizerError
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """`regexes` are applied one after another to each piece of the last one. `byte_level`: bytes are written as GPT-2's characters, else
-    spaces as U+2581. `ignore_merges`: a word that is a token is not taken apart. `add_bos`: what holds when the file does not say.
+    """`regexes` are applied one after another to each piece of the last one. `byte_level`: bytes are written as GPT-2's
+    characters, else spaces as U+2581. `ignore_merges`: a word that is a token is not taken apart. `add_bos`: what holds
+    when the file does not say.
     """
 
     name: str
@@ -34,7 +35,8 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
         raise TokenizerError("the file does not name its pre-tokenizer (tokenizer.ggml.pre is missing)", _SET_IT)
     for kind in table["kinds"]:
         if name in kind["names"]:
-            return PreTokenizer(name, tuple(kind["regexes"]), kind["byte_level"], kind["ignore_merges"], kind["add_bos"])
+            flags = (kind["byte_level"], kind["ignore_merges"], kind["add_bos"])
+            return PreTokenizer(name, tuple(kind["regexes"]), *flags)
     if name in table["refused"]:
         raise TokenizerError(f"the pre-tokenizer {name} does not run in llmkit: it {table['refused'][name]}", _IDS_RUN)
     names = sorted(name for kind in table["kinds"] for name in kind["names"])
@@ -45,6 +47,7 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
 
 _IDS_RUN = "Models of this file run on token ids only."
 _SET_IT = (
-    "Fetch a newer conversion of the model, or write the name into the file: gguf-new-metadata --pre-tokenizer NAME OLD NEW, with the name "
-    "that llama.cpp's converter knows the model's tokenizer by (llama.cpp itself would take `default`, which is seldom right)."
+    "Fetch a newer conversion of the model, or write the name into the file: gguf-new-metadata --pre-tokenizer NAME "
+    "OLD NEW, with the name by which llama.cpp's converter knows the model's tokenizer. (llama.cpp itself would take "
+    "`default`, which is seldom right.)"
 )

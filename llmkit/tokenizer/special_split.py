@@ -1,8 +1,9 @@
-"""Finding special tokens in a text, as llama.cpp does: the longest token takes its places in the whole text, then the next longest.
+"""Finding special tokens in a text, as llama.cpp does: the longest token takes its places in the whole text, then the
+next longest.
 
-That differs from a regular expression's leftmost match: of `abc` and `cdefg`, the text `abcdefg` gives `ab` and the second. Owns that
-order and the blanks that some tokens swallow; knows nothing about what makes a token special. Time is linear in the text, for one of
-newlines and a vocabulary with thirty runs of them too: see _Finder.
+That differs from a regular expression's leftmost match: of `abc` and `cdefg`, the text `abcdefg` gives `ab` and the
+second. Owns that order and the blanks that some tokens swallow; knows nothing about what makes a token special. Time is
+linear in the text, for one of newlines and a vocabulary with thirty runs of them too: see _Finder.
 """
 
 import heapq
@@ -21,7 +22,9 @@ _PREFIX = 4
 """Tokens are looked for by this many first characters: the 6,414 of gemma-3 have 88 beginnings."""
 
 _Place = tuple[int, int, int, int]
-"""Minus the token's length in bytes, its id (which settles what llama.cpp leaves undefined), where it starts, its length."""
+"""Minus the token's length in bytes, its id (which settles what llama.cpp leaves undefined), where it starts, its
+length.
+"""
 
 
 class SpecialSplitter:
@@ -115,8 +118,9 @@ class _Finder:
 
     def longest_at(self, text: str, start: int, n_max: int) -> _Place | None:
         """The longest token at `start` of at most `n_max` characters; some token must start there."""
-        lengths = next(self._lengths[text[start : start + n]] for n in range(1, _PREFIX + 1) if text[start : start + n] in self._lengths)
-        return self._at(text, start, lengths, n_max)
+        heads = (text[start : start + n] for n in range(1, _PREFIX + 1))
+        head = next(head for head in heads if head in self._lengths)
+        return self._at(text, start, self._lengths[head], n_max)
 
     def _at(self, text: str, start: int, lengths: list[int], n_max: int) -> _Place | None:
         for n in lengths:

@@ -1,8 +1,9 @@
 """Which tokens end a text, which are never shown, and which are found in a text as a whole.
 
-Owns llama.cpp's lists of texts (llama-vocab.cpp, load, build 11434), because many files name only one of the tokens that end a turn, or
-give a control token the type of a word. So `</s>` ends a text in Qwen's and gemma's vocabularies too, where it is a piece of HTML: as there.
-Left for later: gemma4's rule (with `<|tool_response>` among the tokens that end a text, `</s>` is a normal one).
+Owns llama.cpp's lists of texts (llama-vocab.cpp, load, build 11434), because many files name only one of the tokens
+that end a turn, or give a control token the type of a word. So `</s>` ends a text in Qwen's and gemma's vocabularies
+too, where it is a piece of HTML: as there. Left for later: gemma4's rule (with `<|tool_response>` among the tokens that
+end a text, `</s>` is a normal one).
 """
 
 from dataclasses import dataclass
@@ -12,20 +13,27 @@ import numpy as np
 from llmkit.tokenizer.vocab import Attr, Vocab
 
 EOT_TEXTS = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]",
-    "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
+    "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
 )  # fmt: skip
 EOM_TEXTS = ("<|eom_id|>",)
 EOG_TEXTS = (
-    *EOT_TEXTS, *EOM_TEXTS, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "</s>", "[EOS]", "<eos>", "<turn|>", "<|tool_response>",
-    "[e~[",
+    *EOT_TEXTS, *EOM_TEXTS, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "</s>", "[EOS]", "<eos>", "<turn|>",
+    "<|tool_response>", "[e~[",
 )  # fmt: skip
 FIM_TEXTS = {
     "fim_pre": (
-        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>",
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
+        "<|code_prefix|>", "<|prefix|>",
     ),
-    "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"),
-    "fim_mid": ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"),
+    "fim_suf": (
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
+        "<|code_suffix|>", "<|suffix|>",
+    ),
+    "fim_mid": (
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
+        "<|code_middle|>", "<|middle|>",
+    ),
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
@@ -36,8 +44,8 @@ SHOWN_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """`eog_ids` end a generation. `found` are the ids looked for in a text as a whole; those in `lstrip` and `rstrip` swallow the blanks
-    before or behind them.
+    """`eog_ids` end a generation. `found` are the ids looked for in a text as a whole; those in `lstrip` and `rstrip`
+    swallow the blanks before or behind them.
     """
 
     bos_id: int | None
@@ -89,7 +97,8 @@ def _settle_harmony(vocab: Vocab, eog: set[int]) -> None:
 def _strips(vocab: Vocab, found: tuple[int, ...]) -> tuple[frozenset[int], frozenset[int]]:
     """The flags that tokenizer.json has and GGUF has not; llama.cpp goes by the names of the models that need them."""
     name, pre = vocab.general_name.lower(), vocab.pre.name if vocab.pre else ""
-    if any(part in pre for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or vocab.arch in ("nomic-bert-moe", "jina-bert-v3"):
+    jina = any(part in pre for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code"))
+    if jina or vocab.arch in ("nomic-bert-moe", "jina-bert-v3"):
         return _present(vocab, "<mask>"), frozenset()
     if "phi-3" in name or "phi3" in name:
         right = (frozenset(found) | _present(vocab, "</s>")) - _present(vocab, "<unk>", "<s>", "<|endoftext|>")

@@ -1,16 +1,19 @@
 """The merges of an SPM vocabulary, which its file does not hold, rebuilt from the scores.
 
-SentencePiece joins the two neighbours whose concatenation is the token with the best score, leftmost first. The `tokenizers` library wants
-that as a ranked list of pairs. Every split of every token into two tokens would do (514,847 pairs in gemma-3, 0.6 s to hand over); but
-joining is deterministic, so inside any text a token arises from the one pair that it arises from alone, and a pair that cannot arise is
-left out (236,337 remain). Owns that argument; knows nothing about files, caches or special tokens.
+SentencePiece joins the two neighbours whose concatenation is the token with the best score, leftmost first. The
+`tokenizers` library wants that as a ranked list of pairs. Every split of every token into two tokens would do (514,847
+pairs in gemma-3, 0.6 s to hand over); but joining is deterministic, so inside any text a token arises from the one pair
+that it arises from alone, and a pair that cannot arise is left out (236,337 remain). Owns that argument; knows nothing
+about files, caches or special tokens.
 
-A pair (l, r) cannot arise when, at some moment before both exist, the last symbol of l's side and the first of r's are themselves a token
-better than what was joined instead. Going backwards in time from (l, r), the side that was made last is opened. When a token was made:
-`made`, the worst score joined on the way to it (all joins at or above a threshold happen before any below). Equal scores, and tokens that
-may arise in two ways, prove nothing: the pair stays, which is harmless.
+A pair (l, r) cannot arise when, at some moment before both exist, the last symbol of l's side and the first of r's are
+themselves a token better than what was joined instead. Going backwards in time from (l, r), the side that was made last
+is opened. When a token was made: `made`, the worst score joined on the way to it (all joins at or above a threshold
+happen before any below). Equal scores, and tokens that may arise in two ways, prove nothing: the pair stays, which is
+harmless.
 
-Order among equal scores: longer tokens first, then ids. For runs of one character (the usual equals) that is leftmost first.
+Order among equal scores: longer tokens first, then ids. For runs of one character (the usual equals) that is leftmost
+first.
 """
 
 from collections.abc import Sequence
@@ -25,13 +28,16 @@ Bool = npt.NDArray[np.bool_]
 
 _CHUNK = 1 << 18
 _MAX_PROVED = 64
-"""Pairs of tokens longer than this stay without proof, so that a vocabulary of very long tokens costs no more than a plain one."""
+"""Pairs of tokens longer than this stay without proof, so that a vocabulary of very long tokens costs no more than a
+plain one.
+"""
 
 
 def rebuild_merges(tokens: Sequence[str], scores: F32, formable: Bool) -> I32:
     """Pairs of token ids (int32 [n_merges, 2]), best first, that turn characters into tokens as SentencePiece does.
 
-    `tokens` are distinct, `scores` float32 without NaN; only tokens that are `formable` may result from or take part in joining.
+    `tokens` are distinct, `scores` float32 without NaN; only tokens that are `formable` may result from or take part in
+    joining.
     """
     while True:
         hashes = StringHashes(tokens, formable)
@@ -40,13 +46,15 @@ def rebuild_merges(tokens: Sequence[str], scores: F32, formable: Bool) -> I32:
         target, left, right = target[keep], left[keep], right[keep]
         order = np.lexsort((right, left, -hashes.n_chars[target], -scores[target]))
         target, left, right = target[order], left[order], right[order]
-        if all(tokens[a] + tokens[b] == tokens[t] for t, a, b in zip(target.tolist(), left.tolist(), right.tolist(), strict=True)):
+        columns = zip(target.tolist(), left.tolist(), right.tolist(), strict=True)
+        if all(tokens[a] + tokens[b] == tokens[t] for t, a, b in columns):
             return np.stack((left, right), axis=1)
         # Two strings had one hash: never seen, and gone with the next random base.
 
 
 def _splits(hashes: StringHashes, formable: Bool) -> tuple[I32, I32, I32]:
-    """(token, left id, right id) of every split of a formable token into two formable tokens, by length of the token."""
+    """(token, left id, right id) of every split of a formable token into two formable tokens, by length of the token.
+    """
     parts: list[tuple[I32, I32, I32]] = []
     ids = np.flatnonzero(formable & (hashes.n_chars > 1)).astype(np.int32)
     ids = ids[np.argsort(hashes.n_chars[ids], kind="stable")]
@@ -82,7 +90,8 @@ class _Prover:
         n_vocab = len(scores)
         self.left: I32 = np.full(n_vocab, -1, dtype=np.int32)
         self.right: I32 = np.full(n_vocab, -1, dtype=np.int32)
-        # +inf: a character, there from the beginning. NaN: unknown, so every comparison fails and nothing is proved. -inf: never made.
+        # +inf: a character, there from the beginning. NaN: unknown, so every comparison fails and nothing is proved.
+        # -inf: never made.
         self.made: F32 = np.where(hashes.n_chars > 1, np.float32(-np.inf), np.float32(np.inf))
         self.alive: Bool = hashes.n_chars == 1
 

@@ -1,8 +1,9 @@
 """Finding strings in a vocabulary by hash, many at a time.
 
-Owns 64-bit polynomial hashes of all tokens and of all their prefixes, suffixes and concatenations, and a table from hash to token id.
-A hash is the sum of c[i] * base**i modulo 2**64 over mixed code points, so the hash of a part and of a concatenation follow from sums.
-Equal hashes are taken for equal strings: whoever uses the ids compares the strings in the end (spm_merges.py does).
+Owns 64-bit polynomial hashes of all tokens and of all their prefixes, suffixes and concatenations, and a table from
+hash to token id. A hash is the sum of c[i] * base**i modulo 2**64 over mixed code points, so the hash of a part and of
+a concatenation follow from sums. Equal hashes are taken for equal strings: whoever uses the ids compares the strings in
+the end (spm_merges.py does).
 """
 
 import secrets
@@ -21,7 +22,8 @@ _BUCKET_BITS = 20
 class StringHashes:
     """Hashes of `tokens`; `findable` (bool, one per token) says which of them `find` knows.
 
-    `n_chars` and `start` (int64) give each token's length in code points and where it begins in the concatenation of all tokens.
+    `n_chars` and `start` (int64) give each token's length in code points and where it begins in the concatenation of
+    all tokens.
     """
 
     def __init__(self, tokens: Sequence[str], findable: npt.NDArray[np.bool_]) -> None:
@@ -43,21 +45,24 @@ class StringHashes:
     def prefix(self, ids: I32, n: I64) -> U64:
         """The hashes of the first `n[i]` code points of token `ids[i]`."""
         start = self.start[ids]
-        return self._sums[start + n] - self._sums[start]
+        hashes: U64 = self._sums[start + n] - self._sums[start]
+        return hashes
 
     def suffix(self, ids: I32, n: I64) -> U64:
         """The hashes of token `ids[i]` without its first `n[i]` code points."""
         start = self.start[ids]
-        return (self._sums[start + self.n_chars[ids]] - self._sums[start + n]) * self._inverse_power[n]
+        hashes: U64 = (self._sums[start + self.n_chars[ids]] - self._sums[start + n]) * self._inverse_power[n]
+        return hashes
 
     def joined(self, left: I32, right: I32) -> U64:
         """The hashes of the concatenations of token `left[i]` and token `right[i]`."""
-        return self.whole[left] + self.whole[right] * self.power[self.n_chars[left]]
+        hashes: U64 = self.whole[left] + self.whole[right] * self.power[self.n_chars[left]]
+        return hashes
 
     def find(self, hashes: U64) -> I32:
         """The id of the findable token with each hash, or -1."""
         found = np.full(len(hashes), -1, dtype=np.int32)
-        bucket = (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
+        bucket = _bucket(hashes)
         place, end = self._bucket_start[bucket], self._bucket_start[bucket + 1]
         open_ = np.flatnonzero(place < end)
         while len(open_):
@@ -73,9 +78,13 @@ class StringHashes:
         order = np.argsort(self.whole[ids], kind="stable")
         self._sorted_ids: I32 = ids[order]
         self._sorted_hashes: U64 = self.whole[self._sorted_ids]
-        counts = np.bincount((self._sorted_hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64), minlength=1 << _BUCKET_BITS)
+        counts = np.bincount(_bucket(self._sorted_hashes), minlength=1 << _BUCKET_BITS)
         self._bucket_start: I32 = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=self._bucket_start[1:])
+
+
+def _bucket(hashes: U64) -> I64:
+    return (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
 
 
 def _powers(base: int, count: int) -> U64:

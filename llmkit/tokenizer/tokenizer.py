@@ -1,9 +1,10 @@
 """A file's tokenizer: text to ids, ids to text.
 
-Owns what happens around plain words: special tokens, the tokens added in front and behind, SPM's leading space. Follows llama.cpp's
-tokenize and detokenize, except that a text that itself begins with the BOS token does not get a second one, nor a second EOS at its end.
-`tokenizer.ggml.remove_extra_whitespaces` changes nothing here, as in llama.cpp: only t5's kind of tokenizer reads it. Nor are spaces
-cleaned up before punctuation: the text of ids is the same whether it is streamed or not.
+Owns what happens around plain words: special tokens, the tokens added in front and behind, SPM's leading space. Follows
+llama.cpp's tokenize and detokenize, except that a text that itself begins with the BOS token does not get a second one,
+nor a second EOS at its end. `tokenizer.ggml.remove_extra_whitespaces` changes nothing here, as in llama.cpp: only t5's
+kind of tokenizer reads it. Nor are spaces cleaned up before punctuation: the text of ids is the same whether it is
+streamed or not.
 """
 
 import re
@@ -41,9 +42,10 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of `text`.
 
-        `add_special`: with the BOS and EOS tokens that the file asks for. `parse_special`: control tokens written in the text are those
-        tokens; otherwise they are words like others, so a text from outside cannot end a turn. Any str is taken: NUL is a character like
-        others, a lone surrogate counts as U+FFFD. Bytes that are no UTF-8 are for the caller to decode.
+        `add_special`: with the BOS and EOS tokens that the file asks for. `parse_special`: control tokens written in
+        the text are those tokens; otherwise they are words like others, so a text from outside cannot end a turn. Any
+        str is taken: NUL is a character like others, a lone surrogate counts as U+FFFD. Bytes that are no UTF-8 are for
+        the caller to decode.
         """
         parts = self._splitter.split(self._sound(text), parse_special)
         encoded = iter(self._words.encode(self._texts(parts)))
@@ -57,14 +59,14 @@ class Tokenizer:
         return ids
 
     def piece_bytes(self, id: int, special: bool = False) -> bytes:
-        """The bytes of one token; those of a control token only with `special`. An id outside the vocabulary (a model may have more rows
-        than its tokenizer has tokens) is nothing.
+        """The bytes of one token; those of a control token only with `special`. An id outside the vocabulary (a model
+        may have more rows than its tokenizer has tokens) is nothing.
         """
         return piece_bytes(self._vocab, id, special) if 0 <= id < self.n_vocab else b""
 
     def decode(self, ids: Iterable[int], special: bool = False, at_start: bool = True) -> str:
-        """The text of `ids`, invalid bytes as U+FFFD. `at_start`: they begin a text, so SPM's leading space is taken away; False gives
-        what `stream` gives.
+        """The text of `ids`, invalid bytes as U+FFFD. `at_start`: they begin a text, so SPM's leading space is taken
+        away; False gives what `stream` gives.
         """
         detokenizer = Detokenizer(self, special, at_start)
         return "".join([*map(detokenizer.push, ids), detokenizer.finish()])
@@ -74,7 +76,9 @@ class Tokenizer:
         return Detokenizer(self, special, at_start)
 
     def _texts(self, parts: list[str | int]) -> list[str]:
-        """The texts among the parts, with a space in front where SPM wants one: at the beginning and after a special token."""
+        """The texts among the parts, with a space in front where SPM wants one: at the beginning and after a special
+        token.
+        """
         prefix = " " if self.add_space_prefix else ""
         return [prefix + part for part in parts if isinstance(part, str)]
 

@@ -1,8 +1,9 @@
 """The vocabulary of a file: its tokens, their kinds and scores, and the keys that say how text is to be treated.
 
-Owns reading `tokenizer.ggml.*` and refusing what is malformed. Which tokens end a text is special_tokens.py's; words and merges are
-bpe_model.py's. Follows llama.cpp (llama-vocab.cpp, load) but is stricter where it would go on with a guess: lengths must agree exactly,
-and an id outside the vocabulary is an error. (2**32 - 1, which converters write for "none", counts as absent.)
+Owns reading `tokenizer.ggml.*` and refusing what is malformed. Which tokens end a text is special_tokens.py's; words
+and merges are library.py's. Follows llama.cpp (llama-vocab.cpp, load) but is stricter where it would go on with a
+guess: lengths must agree exactly, and an id outside the vocabulary is an error. (2**32 - 1, which converters write for
+"none", counts as absent.)
 """
 
 from collections.abc import Iterator
@@ -43,8 +44,9 @@ _ATTR_OF_TYPE = np.array(
 
 @dataclass
 class Vocab:
-    """`ids` is the inverse of `tokens`; `attrs` (uint8, Attr bits) is completed by special_tokens.py. `pre` is None for SPM, `scores`
-    (float32) None for BPE. An id is None where neither the file nor the kind of tokenizer has one. `place` names the file in messages.
+    """`ids` is the inverse of `tokens`; `attrs` (uint8, Attr bits) is completed by special_tokens.py. `pre` is None for
+    SPM, `scores` (float32) None for BPE. `special_ids` holds, by llama.cpp's short names, the ids that the file or the
+    kind of tokenizer gives. `place` names the file in messages.
     """
 
     place: str
@@ -68,7 +70,8 @@ class Vocab:
 
 
 def read_vocab(gguf: GgufFile) -> Vocab:
-    """Reads and checks the vocabulary; TokenizerError says what is wrong with it, or that llmkit does not run its kind."""
+    """Reads and checks the vocabulary; TokenizerError says what is wrong with it, or that llmkit does not run its kind.
+    """
     with named_errors(gguf):
         model = gguf.str(PREFIX + "model", None)
         _check_model(model)
@@ -90,7 +93,9 @@ def read_vocab(gguf: GgufFile) -> Vocab:
 
 @contextmanager
 def named_errors(gguf: GgufFile) -> Iterator[None]:
-    """Turns a metadata error inside the block into a TokenizerError, and puts the file's name before what does not have it."""
+    """Turns a metadata error inside the block into a TokenizerError, and puts the file's name before what does not have
+    it.
+    """
     try:
         yield
     except MetadataError as error:
@@ -161,7 +166,8 @@ def _check_array(
 
 
 _ID_KEYS = {
-    "bos": "bos_token_id", "eos": "eos_token_id", "eot": "eot_token_id", "eom": "eom_token_id", "unk": "unknown_token_id",
+    "bos": "bos_token_id", "eos": "eos_token_id", "eot": "eot_token_id", "eom": "eom_token_id",
+    "unk": "unknown_token_id",
     "fim_pad": "fim_pad_token_id", "fim_rep": "fim_rep_token_id", "fim_sep": "fim_sep_token_id",
     "fim_pre": "fim_pre_token_id", "fim_suf": "fim_suf_token_id", "fim_mid": "fim_mid_token_id",
 }  # fmt: skip
@@ -170,8 +176,8 @@ _SPM_IDS = {"unk": 0, "bos": 1, "eos": 2}
 
 
 def _special_ids(gguf: GgufFile, model: str, n_vocab: int) -> dict[str, int]:
-    """The ids that the file names, and for SPM the usual ones. For BPE llama.cpp takes Falcon's 11 where it names none: a guess that
-    would make a comma end the text of another model, and is left out here.
+    """The ids that the file names, and for SPM the usual ones. For BPE llama.cpp takes Falcon's 11 where it names none:
+    a guess that would make a comma end the text of another model, and is left out here.
     """
     ids = {name: id for name, id in _SPM_IDS.items() if model == "llama" and id < n_vocab}
     for name, key in [*_ID_KEYS.items(), *_OLD_ID_KEYS.items()]:
@@ -188,7 +194,8 @@ def _check_byte_tokens(vocab: Vocab) -> None:
     for id in np.flatnonzero(vocab.attrs & Attr.BYTE).tolist():
         token = vocab.tokens[id]
         if not (len(token) == 6 and token.startswith("<0x") and token.endswith(">") and _is_hex(token[3:5])):
-            raise TokenizerError(f"token {id} is a byte token, but {token[:80]!r} names no byte as <0x41> does", _DAMAGED)
+            message = f"token {id} is a byte token, but {token[:80]!r} names no byte as <0x41> does"
+            raise TokenizerError(message, _DAMAGED)
 
 
 def _is_hex(text: str) -> bool:
