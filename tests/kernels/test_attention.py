@@ -1,0 +1,138 @@
+"""Attention over blocks against its twin, and equal bits: one query or many, whole blocks or scattered cells, spans
+taken together or one by one. What no query may read is NaN.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests import reference as ref
+from tests.kernels.harness import Floats, address, aligned, float_bits, run
+
+attention = pytest.importorskip("llmkit.kernels.attention")
+
+CELLS, SPAN = 32, 256
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shapes of one layer's attention, and the sequence of `n` tokens whose K and V are given."""
+
+    n: int
+    n_head: int = 4
+    n_head_kv: int = 2
+    head_dim: int = 16
+    window: int = 0
+    kv: str = "f32"
+
+    @property
+    def v_dim(self) -> int:
+        return -(-self.head_dim // 16) * 16
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        return np.dtype(np.float32 if self.kv == "f32" else np.float16)
+
+    def values(self) -> tuple[Floats, Floats, Floats]:
+        """q, k, v of every position; k and v are what the cache's type holds."""
+        rng = np.random.default_rng(self.n)
+        shapes = [(self.n, heads, self.head_dim) for heads in (self.n_head, self.n_head_kv, self.n_head_kv)]
+        q, k, v = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
+        return aligned(q), k.astype(self.dtype).astype(np.float32), v.astype(self.dtype).astype(np.float32)
+
+
+class Cache:
+    """K and V in blocks whose other cells are NaN. `scatter` puts every cell at a random place."""
+
+    def __init__(self, case: Case, k: Floats, v: Floats, scatter: bool) -> None:
+        self.case, n_blocks = case, -(-case.n // CELLS) + 3
+        k_size, v_size = case.n_head_kv * case.head_dim * CELLS, case.n_head_kv * CELLS * case.v_dim
+        self.blocks = aligned(np.full((n_blocks, k_size + v_size), np.nan, case.dtype))
+        k_cells = self.blocks[:, :k_size].reshape(n_blocks, case.n_head_kv, case.head_dim, CELLS)
+        v_cells = self.blocks[:, k_size:].reshape(n_blocks, case.n_head_kv, CELLS, case.v_dim)
+        assert np.shares_memory(k_cells, self.blocks)
+        assert np.shares_memory(v_cells, self.blocks)
+        rng = np.random.default_rng(1)
+        if scatter:
+            self.cells = rng.permutation(n_blocks * CELLS)[: case.n]
+        else:
+            self.cells = (rng.permutation(n_blocks)[:, None] * CELLS + np.arange(CELLS)).reshape(-1)[: case.n]
+        self.cells = self.cells.astype(np.int64)
+        for pos, cell in enumerate(self.cells):
+            k_cells[cell // CELLS, :, :, cell % CELLS] = k[pos]
+            v_cells[cell // CELLS, :, cell % CELLS] = 0  # rope_store fills the columns beyond head_dim with zeros
+            v_cells[cell // CELLS, :, cell % CELLS, : case.head_dim] = v[pos]
+        self.addresses = np.array([address(block) for block in self.blocks], np.int64)
+        self.v_offset = k_size * case.dtype.itemsize
+
+    def attend(self, q: Floats, runs: list[tuple[int, int]], by_span: bool = False) -> Floats:
+        """Rows of q at positions [first, last) of each run, a unit a run, or a unit a run and span."""
+        case, y, units, row, partial = self.case, aligned(np.full_like(q, np.nan)), [], 0, 0
+        for first, last in runs:
+            n_spans = (last - 1) // SPAN + 1
+            spans = range(n_spans) if by_span else [-1]
+            units += [[row, last - first, first, address(self.cells), s, partial, n_spans, 0] for s in spans]
+            row, partial = row + last - first, partial + (last - first) * n_spans
+        max_queries = -(-max(u[1] for u in units) * (case.n_head // case.n_head_kv) // 4) * 4
+        scratch_bytes = attention.scratch_bytes(max_queries, case.head_dim, case.v_dim)
+        table = np.array(units, np.int64)
+        rows = aligned(np.concatenate([q[first:last] for first, last in runs]))
+        partials = aligned(np.full((partial, case.n_head, 2 + case.v_dim), np.nan, np.float32))
+        block = {
+            "q": rows, "q_stride": rows.strides[0], "y": y, "y_stride": y.strides[0], "n_head": case.n_head,
+            "n_head_kv": case.n_head_kv, "head_dim": case.head_dim, "v_dim": case.v_dim,
+            "scale": float_bits(case.head_dim**-0.5), "window": case.window, "k_offset": 0, "v_offset": self.v_offset,
+            "k_type": int(case.kv == "f16"), "v_type": int(case.kv == "f16"), "units": table,
+            "unit_count": np.array([len(units)], np.int64), "block_addresses": self.addresses,
+            "scratch": aligned(np.full(scratch_bytes // 4, np.nan, np.float32)), "scratch_bytes": scratch_bytes,
+            "max_queries": max_queries, "partials": np.array([address(partials)], np.int64),
+        }  # fmt: skip
+        run(attention.attention, attention.FIELDS, row, **block)
+        if by_span:
+            run(attention.attention_merge, attention.FIELDS, row, **block)
+        return y[:row].copy()
+
+
+def bits(values: Floats) -> NDArray[np.uint32]:
+    assert np.isfinite(values).all()
+    return values.view(np.uint32)
+
+
+CASES = [
+    Case(1),
+    Case(33),
+    Case(70, n_head=9, n_head_kv=3, head_dim=64),
+    Case(70, n_head=5, n_head_kv=1, head_dim=40),
+    Case(300, kv="f16"),
+    Case(600, window=64),
+    Case(600, window=100, kv="f16", n_head_kv=1),
+    Case(520, window=512, head_dim=32),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("scatter", [False, True])
+def test_against_the_twin(case: Case, scatter: bool) -> None:
+    q, k, v = case.values()
+    pos = np.arange(case.n)
+    exact = [t.astype(np.float64) for t in (q, k, v)]
+    want = ref.attention(exact[0], exact[1], exact[2], case.head_dim**-0.5, pos, pos, case.window)
+    runs = [(first, min(first + 16, case.n)) for first in range(0, case.n, 16)]
+    got = Cache(case, k, v, scatter).attend(q, runs)
+    np.testing.assert_allclose(got, want, atol=3e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_way_gives_equal_bits(case: Case) -> None:
+    q, k, v = case.values()
+    whole, scattered = Cache(case, k, v, scatter=False), Cache(case, k, v, scatter=True)
+    alone = [(pos, pos + 1) for pos in range(case.n)]
+    want = bits(whole.attend(q, alone))
+    for n in (2, 7, 16):
+        runs = [(first, min(first + n, case.n)) for first in range(0, case.n, n)]
+        np.testing.assert_array_equal(bits(whole.attend(q, runs)), want)
+        np.testing.assert_array_equal(bits(scattered.attend(q, runs)), want)
+        np.testing.assert_array_equal(bits(whole.attend(q, runs, by_span=True)), want)
+    np.testing.assert_array_equal(bits(scattered.attend(q, alone, by_span=True)), want)
