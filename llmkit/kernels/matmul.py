@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from llmkit.kernels.jit import helper, kernel
-from llmkit.simd.ops import arg, call_tile, fetch_add, load_i64
+from llmkit.kernels.work import n_rows, take
+from llmkit.simd.ops import arg, call_tile
 
 # Argument block. tile: address of the type's multiply; w: packed weights, tile_stride bytes a tile of 16 rows; x: groups
 # of activations, group_bytes each; y: float32 rows, y_stride bytes a token; bias: float32 [n_rows] or 0;
-# accumulate: 1 adds to y; n_tokens: address of the count; counter: address of the work counter.
+# accumulate: 1 adds to y.
 FIELDS = (
     "counter",
-    "n_tokens",
+    "n_rows",
     "tile",
     "w",
     "tile_stride",
@@ -23,7 +24,7 @@ FIELDS = (
     "bias",
     "accumulate",
 )
-COUNTER, N_TOKENS, TILE, W, TILE_STRIDE, N_TILES, N_BLOCKS, X, GROUP_BYTES, Y, Y_STRIDE, BIAS, ACCUMULATE = range(13)
+TILE, W, TILE_STRIDE, N_TILES, N_BLOCKS, X, GROUP_BYTES, Y, Y_STRIDE, BIAS, ACCUMULATE = range(2, 13)
 
 _CACHED_BYTES = 384 * 1024  # of activations that stay in a core's L2 cache while the weights pass by
 
@@ -46,12 +47,12 @@ def _multiply_groups(args, t, first_group, last_group, n_tokens):  # type: ignor
 @kernel
 def matmul(args, _thread, n_threads):  # type: ignore[no-untyped-def]
     """Threads take runs of tiles; each element is computed whole by one thread, blocks in order."""
-    n_tokens = load_i64(arg(args, N_TOKENS))
+    n_tokens = n_rows(args)
     n_tiles, n_groups = arg(args, N_TILES), (n_tokens + 7) // 8
     run = max(1, n_tiles // (8 * n_threads))
     step = max(1, _CACHED_BYTES // arg(args, GROUP_BYTES))
     while n_tokens > 0:
-        first = fetch_add(arg(args, COUNTER), run)
+        first = take(args, run)
         if first >= n_tiles:
             break
         for group in range(0, n_groups, step):

@@ -11,13 +11,12 @@ from llmkit.kernels.activation_tile import (
     Q8_256_SUM,
 )
 from llmkit.kernels.jit import helper, kernel
+from llmkit.kernels.work import n_rows, take
 from llmkit.simd.ops import (
     arg,
-    fetch_add,
     hmax,
     hsum_i32,
     load_f32,
-    load_i64,
     mul,
     round_i32,
     splat,
@@ -30,8 +29,8 @@ from llmkit.simd.ops import (
 )
 
 # x: float32 rows, x_stride bytes a token, n_cols of them; y: groups of group_bytes.
-FIELDS = ("counter", "n_tokens", "x", "x_stride", "n_cols", "y", "group_bytes")
-COUNTER, N_TOKENS, X, X_STRIDE, N_COLS, Y, GROUP_BYTES = range(7)
+FIELDS = ("counter", "n_rows", "x", "x_stride", "n_cols", "y", "group_bytes")
+X, X_STRIDE, N_COLS, Y, GROUP_BYTES = range(2, 7)
 
 
 @helper
@@ -92,10 +91,9 @@ def _group(args, token):  # type: ignore[no-untyped-def]
 
 @kernel
 def to_f32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
-    n_tokens = load_i64(arg(args, N_TOKENS))
     while True:
-        token = fetch_add(arg(args, COUNTER), 1)
-        if token >= n_tokens:
+        token = take(args, 1)
+        if token >= n_rows(args):
             break
         x = arg(args, X) + token * arg(args, X_STRIDE)
         store_float_row(x, arg(args, N_COLS), _group(args, token), token & 7)
@@ -103,10 +101,9 @@ def to_f32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 @kernel
 def to_q8_32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
-    n_tokens = load_i64(arg(args, N_TOKENS))
     while True:
-        token = fetch_add(arg(args, COUNTER), 1)
-        if token >= n_tokens:
+        token = take(args, 1)
+        if token >= n_rows(args):
             break
         x = arg(args, X) + token * arg(args, X_STRIDE)
         store_q8_32_row(x, arg(args, N_COLS), _group(args, token), token & 7)
@@ -114,10 +111,9 @@ def to_q8_32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 @kernel
 def to_q8_256(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
-    n_tokens = load_i64(arg(args, N_TOKENS))
     while True:
-        token = fetch_add(arg(args, COUNTER), 1)
-        if token >= n_tokens:
+        token = take(args, 1)
+        if token >= n_rows(args):
             break
         x = arg(args, X) + token * arg(args, X_STRIDE)
         store_q8_256_row(x, arg(args, N_COLS), _group(args, token), token & 7)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from llmkit.kernels import activation_tile as at
-from llmkit.quants.tile import TileFormat, dot_groups, emit_loop, nibble_codes, with_high_bits, zeros
+from llmkit.quants.tile import TileFormat, dot_groups, nibble_codes, with_high_bits, zeros
 from llmkit.simd import emitter as em
+from llmkit.simd.loop import emit_loop
 
 Value = Any
 

@@ -97,8 +97,9 @@ class Emitter:
         return self.intrinsic("llvm.fptosi.sat.v16i32.v16f32", I32X16, [rounded])
 
     def maximum(self, a: Value, b: Value) -> Value:
-        """Lane-wise maximum; where either is NaN the second operand (as x86 does)."""
-        return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+        """Maximum; NaN where either is NaN."""
+        suffix = f"v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "f32"
+        return self.intrinsic(f"llvm.maximum.{suffix}", a.type, [a, b])
 
     def absolute(self, value: Value) -> Value:
         return self.intrinsic("llvm.fabs.v16f32", F32X16, [value])

@@ -170,6 +170,12 @@ def fma1(e: em.Emitter, a: Value, b: Value, c: Value) -> Value:
     return e.fma(a, b, c)
 
 
+@operation(f64, f64, f64, f64)
+def fma_f64(e: em.Emitter, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of float64, rounded once."""
+    return e.intrinsic("llvm.fma.f64", em.F64, [a, b, c])
+
+
 @operation(f32x16, f32x16, f32x16)
 def vmax(e: em.Emitter, a: Value, b: Value) -> Value:
     return e.maximum(a, b)

@@ -1,0 +1,128 @@
+"""A context: a model with KV memory and threads, ready to decode batches. Knows nothing of sampling or text."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from llmkit.engine.batch import Segment
+from llmkit.engine.memory_limit import choose_n_ctx
+from llmkit.engine.thread_team import ThreadTeam, default_threads
+from llmkit.engine.ubatch import Piece, fill_inputs, split
+from llmkit.errors import NumericsError, UsageError
+from llmkit.memory.kv_cache import KvCache
+from llmkit.memory.sequence import Sequence
+from llmkit.models.graph import max_queries
+from llmkit.models.inputs import PlanInputs
+from llmkit.models.model import Model
+from llmkit.models.plan import Plan
+from llmkit.params import ContextParams
+
+
+class Context:
+    """Decodes batches of token runs for any number of sequences over `n_ctx` cells.
+
+    `kv` is the memory, `n_ctx` and `n_threads` what was resolved, `n_ctx_reason` says in words where n_ctx comes from.
+    """
+
+    def __init__(self, model: Model, params: ContextParams = ContextParams()) -> None:
+        self.model, self.params = model, params
+        layout = model.layout(params.type_k, params.type_v)
+        self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout)
+        self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)
+        self.n_threads = params.n_threads if params.n_threads > 0 else default_threads()
+        self.kv = KvCache(layout, self.n_ctx)
+        self._inputs = PlanInputs(-(-self.n_ubatch // 8) * 8)
+        graph, logits = model.build(self._inputs, layout, self.kv.pool.addresses.ctypes.data)
+        self._plan = Plan(graph, logits, self._inputs.n_rows_max, self.n_threads)
+        self._out = np.empty((0, model.config.n_vocab), np.float32)
+        self._team = ThreadTeam(self.n_threads)
+
+    # -- sequences ------------------------------------------------------------------------------------------------
+
+    def new_sequence(self) -> Sequence:
+        """An empty sequence."""
+        return self.kv.new_sequence()
+
+    def free_sequence(self, seq: Sequence) -> None:
+        """Ends a sequence and frees its cells."""
+        self.kv.free(seq)
+
+    # -- decoding -------------------------------------------------------------------------------------------------
+
+    def decode(self, segments: list[Segment]) -> npt.NDArray[np.float32]:
+        """Computes new tokens; the logits that were wanted, float32 [n_out, n_vocab] in the segments' order.
+
+        The result is valid until the next call. ContextFullError when the tokens do not fit: nothing has changed then.
+        NumericsError when logits are no finite numbers: the segments' tokens are forgotten again.
+        """
+        lengths = [(segment.seq, segment.seq.n_tokens) for segment in segments]
+        try:
+            for segment in segments:
+                self.kv.append(segment.seq, self._checked(segment.tokens))
+            return self._run(split(segments, [n for _, n in lengths], self.n_ubatch))
+        except BaseException:
+            for seq, n in reversed(lengths):
+                self.kv.truncate(seq, n)
+            raise
+
+    def _checked(self, tokens: list[int]) -> npt.NDArray[np.int32]:
+        """Token ids as int32; UsageError names the first that the vocabulary does not have."""
+        ids = np.asarray(tokens, np.int64)
+        bad = ids[(ids < 0) | (ids >= self.model.config.n_vocab)]
+        if bad.size:
+            message = f"token id {bad[0]} is not in the vocabulary of {self.model.config.n_vocab}"
+            raise UsageError(message, "give ids of this model's tokenizer")
+        return ids.astype(np.int32)
+
+    def _run(self, ubatches: list[list[Piece]]) -> npt.NDArray[np.float32]:
+        """Runs the plan for each ubatch and collects the logits."""
+        n_out = sum(piece.n_out for pieces in ubatches for piece in pieces)
+        if len(ubatches) == 1:
+            return self._run_one(ubatches[0])
+        if len(self._out) < n_out:
+            self._out = np.empty((n_out, self.model.config.n_vocab), np.float32)
+        done = 0
+        for pieces in ubatches:
+            logits = self._run_one(pieces)
+            self._out[done : done + len(logits)] = logits
+            done += len(logits)
+        return self._out[:n_out]
+
+    def _run_one(self, pieces: list[Piece]) -> npt.NDArray[np.float32]:
+        config = self.model.config
+        queries = max_queries(config.n_head, config.n_head_kv, config.head_dim)
+        n_rows = max(1, queries * config.n_head_kv // config.n_head)
+        n_out = fill_inputs(self._inputs, pieces, self.kv, n_rows, config.n_head, self.n_threads)
+        self._team.run(self._plan.address)
+        logits: npt.NDArray[np.float32] = self._plan.logits[:n_out]
+        if n_out and not (np.isfinite(logits.max(axis=1)).all() and np.isfinite(logits.min(axis=1)).all()):
+            hint = "the model's values overflow; try f32 for -ctk and -ctv"
+            raise NumericsError("the model computed logits that are not finite numbers", hint)
+        return logits
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> float:
+        """Runs one token through the plan, so that all pages and kernels are there; seconds."""
+        start = time.perf_counter()
+        seq = self.new_sequence()
+        self.decode([Segment(seq, [0], "last")])
+        self.free_sequence(seq)
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """Ends the threads. The context cannot decode any more."""
+        self._team.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

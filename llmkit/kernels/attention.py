@@ -1,0 +1,415 @@
+"""Attention over blocks of cells, with online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867; FlashAttention).
+
+A sequence is walked in tiles of 32 tokens counted from its first, wherever they lie, and in spans of 256: within a span
+tile after tile, then span after span (`merge`). Both are fixed by positions alone, so a query's bits depend neither on
+what is computed beside it nor on whether one thread takes all spans or several threads one each.
+"""
+
+from __future__ import annotations
+
+from llmkit.kernels.attention_tile import add_values_1, add_values_4, score_tile
+from llmkit.kernels.jit import helper, kernel
+from llmkit.kernels.work import take
+from llmkit.simd.ops import (
+    add,
+    arg,
+    copy_bytes,
+    exp,
+    f16_bits_to_f32,
+    fma,
+    hmax,
+    hsum,
+    keep_lanes,
+    load_f32,
+    load_i64,
+    load_u16,
+    mul,
+    splat,
+    store_f32,
+    sub,
+    vload,
+    vload_f16,
+    vmax,
+    vstore,
+    zero_bytes,
+)
+
+TILE, SPAN, GROUP = 32, 256, 4
+NEG_INF = float("-inf")
+
+# q, y: float32 rows. units: address of int64 [n_units][UNIT]; unit_count: address of their number.
+# scratch: scratch_bytes a thread. window: tokens a query sees, itself included; 0 is all.
+# partials: address of the address where units of one span leave (m, l, o) for `merge`.
+FIELDS = (
+    "counter",
+    "n_rows",
+    "q",
+    "q_stride",
+    "y",
+    "y_stride",
+    "n_head",
+    "n_head_kv",
+    "head_dim",
+    "v_dim",
+    "scale",
+    "window",
+    "k_offset",
+    "v_offset",
+    "k_type",
+    "v_type",
+    "units",
+    "unit_count",
+    "block_addresses",
+    "scratch",
+    "scratch_bytes",
+    "max_queries",
+    "partials",
+)
+(
+    Q,
+    Q_STRIDE,
+    Y,
+    Y_STRIDE,
+    N_HEAD,
+    N_HEAD_KV,
+    HEAD_DIM,
+    V_DIM,
+    SCALE,
+    WINDOW,
+    K_OFFSET,
+    V_OFFSET,
+    K_TYPE,
+    V_TYPE,
+    UNITS,
+    UNIT_COUNT,
+    BLOCK_ADDRESSES,
+    SCRATCH,
+    SCRATCH_BYTES,
+    MAX_QUERIES,
+    PARTIALS,
+) = range(2, 23)
+
+# A unit of work: rows first_row .. first_row + n_rows of one sequence, the first at position pos; cells: address of the
+# sequence's int64 cells (block number * 32 + cell); span: the only span to do, or -1 for all;
+# partial: with a span, number of its first row's partial result (one a row and span, all heads).
+UNIT_FIELDS = ("first_row", "n_rows", "pos", "cells", "span", "partial", "n_spans")
+FIRST_ROW, UNIT_ROWS, POS, UNIT_CELLS, UNIT_SPAN, PARTIAL, N_SPANS = range(7)
+UNIT = 8
+
+
+def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
+    """Bytes a thread needs: q, K and V of a tile, scores, maxima and sums, two sets of outputs."""
+    n = max_queries * (head_dim + 2 * v_dim + 4) + TILE * (head_dim + v_dim) + GROUP * TILE
+    return (4 * n + 4095) // 4096 * 4096
+
+
+# -- scratch of a thread, in this order ---------------------------------------------------------------------------
+
+
+@helper
+def _k_tile(args, base):  # type: ignore[no-untyped-def]
+    return base + 4 * arg(args, MAX_QUERIES) * arg(args, HEAD_DIM)
+
+
+@helper
+def _v_tile(args, base):  # type: ignore[no-untyped-def]
+    return _k_tile(args, base) + 4 * TILE * arg(args, HEAD_DIM)
+
+
+@helper
+def _scores(args, base):  # type: ignore[no-untyped-def]
+    return _v_tile(args, base) + 4 * TILE * arg(args, V_DIM)
+
+
+@helper
+def _state(args, base, total):  # type: ignore[no-untyped-def]
+    """Maxima, then sums, then outputs of all queries; of the span (total 0) or of all spans so far (1)."""
+    queries = arg(args, MAX_QUERIES)
+    return _scores(args, base) + 4 * GROUP * TILE + 4 * total * queries * (2 + arg(args, V_DIM))
+
+
+# -- a tile of K and V as float32 ---------------------------------------------------------------------------------
+
+
+@helper
+def _copy_values(source, kind, target, n):  # type: ignore[no-untyped-def]
+    """n values (a multiple of 16) as float32."""
+    if kind == 0:
+        copy_bytes(target, source, 4 * n)
+    else:
+        for i in range(0, n, 16):
+            vstore(target + 4 * i, vload_f16(source + 2 * i))
+
+
+@helper
+def _load_value(source, kind, index):  # type: ignore[no-untyped-def]
+    if kind == 0:
+        return load_f32(source + 4 * index)
+    return f16_bits_to_f32(load_u16(source + 2 * index))
+
+
+@helper
+def _gather_k(args, k, tile, cell, t):  # type: ignore[no-untyped-def]
+    """One cell's K into column t of the tile."""
+    for d in range(arg(args, HEAD_DIM)):
+        store_f32(tile + 4 * (TILE * d + t), _load_value(k, arg(args, K_TYPE), TILE * d + cell))
+
+
+@helper
+def _is_whole(cells, n):  # type: ignore[no-untyped-def]
+    """Whether the n cells are the first n of one block, in order."""
+    first = load_i64(cells)
+    if first & (TILE - 1):
+        return False
+    for t in range(1, n):
+        if load_i64(cells + 8 * t) != first + t:
+            return False
+    return True
+
+
+@helper
+def _head_addresses(args, block, head):  # type: ignore[no-untyped-def]
+    """K and V of a head in the block with this number."""
+    address = load_i64(arg(args, BLOCK_ADDRESSES) + 8 * block)
+    k_bytes, v_bytes = 4 - 2 * arg(args, K_TYPE), 4 - 2 * arg(args, V_TYPE)
+    k = address + arg(args, K_OFFSET) + head * TILE * arg(args, HEAD_DIM) * k_bytes
+    return k, address + arg(args, V_OFFSET) + head * TILE * arg(args, V_DIM) * v_bytes
+
+
+@helper
+def _load_tile(args, base, cells, n, head):  # type: ignore[no-untyped-def]
+    """n cells' K and V as float32; the addresses of both. Columns of K from n on hold anything."""
+    v_dim, v_type = arg(args, V_DIM), arg(args, V_TYPE)
+    k_tile, v_tile = _k_tile(args, base), _v_tile(args, base)
+    if _is_whole(cells, n):
+        k, v = _head_addresses(args, load_i64(cells) >> 5, head)
+        if arg(args, K_TYPE) == 0:
+            k_tile = k
+        else:
+            _copy_values(k, 1, k_tile, TILE * arg(args, HEAD_DIM))
+        if v_type == 0:
+            v_tile = v
+        else:
+            _copy_values(v, 1, v_tile, n * v_dim)
+    else:
+        for t in range(n):
+            cell = load_i64(cells + 8 * t)
+            k, v = _head_addresses(args, cell >> 5, head)
+            _gather_k(args, k, k_tile, cell & 31, t)
+            _copy_values(v + (cell & 31) * v_dim * (4 - 2 * v_type), v_type, v_tile + 4 * t * v_dim, v_dim)
+    return k_tile, v_tile
+
+
+# -- queries against a tile ---------------------------------------------------------------------------------------
+
+
+@helper
+def _load_queries(args, unit, head, base):  # type: ignore[no-untyped-def]
+    """Scaled queries of all rows and heads of the group as float32 [query / 4][dim][4]; missing ones are zero."""
+    head_dim, heads = arg(args, HEAD_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
+    n, scale = arg(unit, UNIT_ROWS) * heads, load_f32(args + 8 * SCALE)
+    zero_bytes(base, 4 * (n + 3) // 4 * 4 * head_dim)
+    for i in range(n):
+        q = arg(args, Q) + (arg(unit, FIRST_ROW) + i // heads) * arg(args, Q_STRIDE)
+        q += 4 * (head * heads + i % heads) * head_dim
+        target = base + 4 * ((i >> 2) * head_dim * GROUP + (i & 3))
+        for d in range(head_dim):
+            store_f32(target + 4 * GROUP * d, load_f32(q + 4 * d) * scale)
+    return n
+
+
+@helper
+def _softmax_row(scores, low, high, maximum, total, out, v_dim):  # type: ignore[no-untyped-def]
+    """Turns a row of 32 scores into weights and rescales what was summed before; lanes low <= t < high count."""
+    s0 = keep_lanes(vload(scores), low, high, NEG_INF)
+    s1 = keep_lanes(vload(scores + 64), low - 16, high - 16, NEG_INF)
+    before = load_f32(maximum)
+    largest = max(before, hmax(vmax(s0, s1)))
+    shift = splat(largest)
+    p0 = keep_lanes(exp(sub(s0, shift)), low, high, 0.0)
+    p1 = keep_lanes(exp(sub(s1, shift)), low - 16, high - 16, 0.0)
+    vstore(scores, p0)
+    vstore(scores + 64, p1)
+    kept = load_f32(total)
+    if largest != before:
+        factor = exp(sub(splat(before), shift))
+        kept = hmax(mul(splat(kept), factor))
+        for d in range(0, v_dim, 16):
+            vstore(out + 4 * d, mul(vload(out + 4 * d), factor))
+    store_f32(total, kept + hsum(add(p0, p1)))
+    store_f32(maximum, largest)
+
+
+@helper
+def _visible(pos, first, window):  # type: ignore[no-untyped-def]
+    """Which cells low <= t < high of the tile that starts at `first` the query at `pos` sees."""
+    low = 0
+    if window > 0:
+        low = max(0, pos - window + 1 - first)
+    return low, min(TILE, pos + 1 - first)
+
+
+@helper
+def _attend_group(args, unit, base, quad, n, first, k, v):  # type: ignore[no-untyped-def]
+    """Four queries (n in all) against the tile that starts at position `first`."""
+    v_dim, heads = arg(args, V_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
+    window, queries = arg(args, WINDOW), arg(args, MAX_QUERIES)
+    scores, state = _scores(args, base), _state(args, base, 0)
+    out = state + 8 * queries
+    score_tile(base + 16 * quad * arg(args, HEAD_DIM), k, arg(args, HEAD_DIM), scores)
+    whole = True
+    for i in range(GROUP):
+        query = GROUP * quad + i
+        low, high = _visible(arg(unit, POS) + query // heads, first, window)
+        if query >= n or low >= high:
+            whole = False
+        else:
+            at = state + 4 * query
+            _softmax_row(scores + 128 * i, low, high, at, at + 4 * queries, out + 4 * query * v_dim, v_dim)
+            whole = whole and low == 0 and high == TILE
+    if whole:
+        add_values_4(scores, v, v_dim, out + 16 * quad * v_dim)
+        return
+    for i in range(GROUP):
+        query = GROUP * quad + i
+        low, high = _visible(arg(unit, POS) + query // heads, first, window)
+        if query < n and low < high:
+            at = scores + 128 * i + 4 * low
+            add_values_1(at, v + 4 * low * v_dim, v_dim, out + 4 * query * v_dim, high - low)
+
+
+# -- spans --------------------------------------------------------------------------------------------------------
+
+
+@helper
+def _clear(args, state):  # type: ignore[no-untyped-def]
+    queries = arg(args, MAX_QUERIES)
+    zero_bytes(state + 4 * queries, 4 * queries * (1 + arg(args, V_DIM)))
+    for i in range(queries):
+        store_f32(state + 4 * i, NEG_INF)
+
+
+@helper
+def _attend_span(args, unit, head, base, n, span):  # type: ignore[no-untyped-def]
+    """All queries of the unit against one span, into the span's state."""
+    last = arg(unit, POS) + arg(unit, UNIT_ROWS) - 1
+    start, window = span * SPAN, arg(args, WINDOW)
+    if window > 0:
+        start = max(start, (arg(unit, POS) - window + 1) // TILE * TILE)
+    for first in range(start, min(span * SPAN + SPAN, last + 1), TILE):
+        k, v = _load_tile(args, base, arg(unit, UNIT_CELLS) + 8 * first, min(TILE, last + 1 - first), head)
+        for quad in range((n + GROUP - 1) // GROUP):
+            _attend_group(args, unit, base, quad, n, first, k, v)
+
+
+@helper
+def merge(m, l, o, part_m, part_l, part_o, v_dim):  # type: ignore[no-untyped-def] # noqa: E741
+    """Adds a span's maximum, sum and output to those of the spans before it; a span that saw nothing changes nothing."""
+    sum_part, sum_before = load_f32(part_l), load_f32(l)
+    if sum_part == 0.0:
+        return
+    if sum_before == 0.0:
+        store_f32(m, load_f32(part_m))
+        store_f32(l, sum_part)
+        copy_bytes(o, part_o, 4 * v_dim)
+        return
+    largest = max(load_f32(m), load_f32(part_m))
+    a = exp(sub(splat(load_f32(m)), splat(largest)))
+    b = exp(sub(splat(load_f32(part_m)), splat(largest)))
+    store_f32(l, hmax(fma(splat(sum_part), b, mul(splat(sum_before), a))))
+    store_f32(m, largest)
+    for d in range(0, v_dim, 16):
+        vstore(o + 4 * d, fma(vload(part_o + 4 * d), b, mul(vload(o + 4 * d), a)))
+
+
+@helper
+def _finish(args, row, query_head, total, o):  # type: ignore[no-untyped-def]
+    """y = o / sum, without the columns that fill v_dim up."""
+    y = arg(args, Y) + row * arg(args, Y_STRIDE) + 4 * query_head * arg(args, HEAD_DIM)
+    scale = 1.0 / load_f32(total)
+    for d in range(arg(args, HEAD_DIM)):
+        store_f32(y + 4 * d, load_f32(o + 4 * d) * scale)
+
+
+@helper
+def _attend_all(args, unit, head, base):  # type: ignore[no-untyped-def]
+    """A unit with all its spans: the results go to y."""
+    v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
+    heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
+    n = _load_queries(args, unit, head, base)
+    part, total = _state(args, base, 0), _state(args, base, 1)
+    _clear(args, total)
+    first = 0
+    if arg(args, WINDOW) > 0:
+        first = max(0, (arg(unit, POS) - arg(args, WINDOW) + 1) // SPAN)
+    for span in range(first, (arg(unit, POS) + arg(unit, UNIT_ROWS) - 1) // SPAN + 1):
+        _clear(args, part)
+        _attend_span(args, unit, head, base, n, span)
+        for i in range(n):
+            at, o = 4 * i, 8 * queries + 4 * i * v_dim
+            sums = at + 4 * queries
+            merge(total + at, total + sums, total + o, part + at, part + sums, part + o, v_dim)
+    for i in range(n):
+        o = total + 8 * queries + 4 * i * v_dim
+        row = arg(unit, FIRST_ROW) + i // heads
+        _finish(args, row, head * heads + i % heads, total + 4 * queries + 4 * i, o)
+
+
+@helper
+def _partial(args, unit, row, span, head):  # type: ignore[no-untyped-def]
+    """Where (m, l, o) of a row, span and query head lies."""
+    number = arg(unit, PARTIAL) + row * arg(unit, N_SPANS) + span
+    return load_i64(arg(args, PARTIALS)) + 4 * (number * arg(args, N_HEAD) + head) * (2 + arg(args, V_DIM))
+
+
+@helper
+def _attend_one_span(args, unit, head, base):  # type: ignore[no-untyped-def]
+    """A unit with one span: the state of each query goes to the partial results."""
+    v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
+    heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
+    n = _load_queries(args, unit, head, base)
+    state = _state(args, base, 0)
+    _clear(args, state)
+    _attend_span(args, unit, head, base, n, arg(unit, UNIT_SPAN))
+    for i in range(n):
+        out = _partial(args, unit, i // heads, arg(unit, UNIT_SPAN), head * heads + i % heads)
+        store_f32(out, load_f32(state + 4 * i))
+        store_f32(out + 4, load_f32(state + 4 * (queries + i)))
+        copy_bytes(out + 8, state + 8 * queries + 4 * i * v_dim, 4 * v_dim)
+
+
+@kernel
+def attention(args, thread, _n_threads):  # type: ignore[no-untyped-def]
+    """An item is a unit and a KV head."""
+    n_head_kv, n_units = arg(args, N_HEAD_KV), load_i64(arg(args, UNIT_COUNT))
+    base = arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES)
+    while True:
+        item = take(args, 1)
+        if item >= n_units * n_head_kv:
+            break
+        unit = arg(args, UNITS) + 8 * UNIT * (item // n_head_kv)
+        if arg(unit, UNIT_SPAN) < 0:
+            _attend_all(args, unit, item % n_head_kv, base)
+        else:
+            _attend_one_span(args, unit, item % n_head_kv, base)
+
+
+@kernel
+def attention_merge(args, thread, _n_threads):  # type: ignore[no-untyped-def]
+    """Merges the partial results of each row, span after span; an item is a unit (those of span 0 do the work)."""
+    v_dim, n_head = arg(args, V_DIM), arg(args, N_HEAD)
+    total = _state(args, arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES), 1)
+    while True:
+        item = take(args, 1)
+        if item >= load_i64(arg(args, UNIT_COUNT)) * n_head:
+            break
+        unit, head = arg(args, UNITS) + 8 * UNIT * (item // n_head), item % n_head
+        if arg(unit, UNIT_SPAN) != 0:
+            continue
+        for row in range(arg(unit, UNIT_ROWS)):
+            store_f32(total, NEG_INF)
+            store_f32(total + 4, 0.0)
+            for span in range(arg(unit, N_SPANS)):
+                part = _partial(args, unit, row, span, head)
+                merge(total, total + 4, total + 8, part, part + 4, part + 8, v_dim)
+            _finish(args, arg(unit, FIRST_ROW) + row, head, total + 4, total + 8)

@@ -1,0 +1,72 @@
+"""RMS normalisation: y = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang and Sennrich 2019, arXiv:1910.07467."""
+
+from __future__ import annotations
+
+import math
+
+from llmkit.kernels.jit import helper, kernel
+from llmkit.kernels.work import n_rows, take
+from llmkit.simd.ops import (
+    add,
+    arg,
+    bits_to_f32,
+    fma,
+    fma1,
+    hsum,
+    load_f32,
+    mul,
+    splat,
+    store_f32,
+    vload,
+    vstore,
+)
+
+# x: float32 rows of n_groups x n_cols values, x_stride bytes apart, each group normalised alone; weight: [n_cols];
+# y: rows y_stride apart (may be x); eps: float32 bits; accumulate: 1 adds to y.
+FIELDS = ("counter", "n_rows", "x", "x_stride", "n_groups", "n_cols", "weight", "eps", "y", "y_stride", "accumulate")
+X, X_STRIDE, N_GROUPS, N_COLS, WEIGHT, EPS, Y, Y_STRIDE, ACCUMULATE = range(2, 11)
+
+
+@helper
+def _mean_square(x, n_cols):  # type: ignore[no-untyped-def]
+    """16 sums, column i into sum i mod 16, then a tree; what is left of the columns one by one."""
+    whole = n_cols // 16 * 16
+    acc = splat(0.0)
+    for i in range(0, whole, 16):
+        v = vload(x + 4 * i)
+        acc = fma(v, v, acc)
+    total = hsum(acc)
+    for i in range(whole, n_cols):
+        v1 = load_f32(x + 4 * i)
+        total = fma1(v1, v1, total)
+    return total / n_cols
+
+
+@helper
+def _scaled(x, scale, weight, y, accumulate, n_cols):  # type: ignore[no-untyped-def]
+    whole = n_cols // 16 * 16
+    for i in range(0, whole, 16):
+        v = mul(mul(vload(x + 4 * i), splat(scale)), vload(weight + 4 * i))
+        if accumulate:
+            v = add(vload(y + 4 * i), v)
+        vstore(y + 4 * i, v)
+    for i in range(whole, n_cols):
+        v1 = load_f32(x + 4 * i) * scale * load_f32(weight + 4 * i)
+        if accumulate:
+            v1 = load_f32(y + 4 * i) + v1
+        store_f32(y + 4 * i, v1)
+
+
+@kernel
+def rms_norm(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+    n_cols, n_groups, rows = arg(args, N_COLS), arg(args, N_GROUPS), n_rows(args)
+    eps = bits_to_f32(arg(args, EPS))
+    while True:
+        item = take(args, 1)
+        if item >= rows * n_groups:
+            break
+        row, column = item // n_groups, item % n_groups * n_cols * 4
+        x = arg(args, X) + row * arg(args, X_STRIDE) + column
+        y = arg(args, Y) + row * arg(args, Y_STRIDE) + column
+        scale = 1.0 / math.sqrt(_mean_square(x, n_cols) + eps)
+        _scaled(x, scale, arg(args, WEIGHT), y, arg(args, ACCUMULATE), n_cols)

@@ -1,0 +1,21 @@
+"""How the threads of a team share an operation: they take items from a counter until none is left."""
+
+from __future__ import annotations
+
+from llmkit.kernels.jit import helper
+from llmkit.simd.ops import arg, fetch_add, load_i64
+
+# Every argument block starts with these two: the address of the operation's counter, and of the number of its rows.
+COUNTER, N_ROWS = 0, 1
+
+
+@helper
+def n_rows(args):  # type: ignore[no-untyped-def]
+    """Rows (tokens, or rows of logits) of this run."""
+    return load_i64(arg(args, N_ROWS))
+
+
+@helper
+def take(args, n):  # type: ignore[no-untyped-def]
+    """The first of the next `n` items."""
+    return fetch_add(arg(args, COUNTER), n)

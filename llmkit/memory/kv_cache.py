@@ -1,0 +1,108 @@
+"""The KV cache: sequences over a pool of blocks, and where a layer's K and V lie in a block.
+
+A block holds, for each layer, K as [kv_head][dim][cell] and V as [kv_head][cell][dim], so that scores have cells and
+outputs dimensions as vector lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmkit.errors import ContextFullError
+from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
+from llmkit.memory.sequence import Sequence
+
+TYPE_CODES = {"f32": 0, "f16": 1}
+_TYPE_BYTES = {"f32": 4, "f16": 2}
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """Sizes and offsets within a block for `n_layer` equal layers. V's dimensions are filled up to a multiple of 16."""
+
+    n_layer: int
+    n_head_kv: int
+    head_dim: int
+    type_k: str
+    type_v: str
+
+    @property
+    def v_dim(self) -> int:
+        return -(-self.head_dim // 16) * 16
+
+    @property
+    def k_bytes(self) -> int:
+        """Bytes of K of one layer."""
+        n = self.n_head_kv * self.head_dim * BLOCK_CELLS * _TYPE_BYTES[self.type_k]
+        return -(-n // 64) * 64
+
+    @property
+    def v_bytes(self) -> int:
+        """Bytes of V of one layer."""
+        return self.n_head_kv * self.v_dim * BLOCK_CELLS * _TYPE_BYTES[self.type_v]
+
+    @property
+    def block_bytes(self) -> int:
+        return self.n_layer * (self.k_bytes + self.v_bytes)
+
+    def k_offset(self, layer: int) -> int:
+        return layer * (self.k_bytes + self.v_bytes)
+
+    def v_offset(self, layer: int) -> int:
+        return self.k_offset(layer) + self.k_bytes
+
+
+class KvCache:
+    """At least `n_ctx` cells in blocks, shared by any number of sequences."""
+
+    def __init__(self, layout: KvLayout, n_ctx: int) -> None:
+        self.layout, self.n_ctx = layout, n_ctx
+        self.pool = BlockPool(layout.block_bytes, -(-n_ctx // BLOCK_CELLS))
+        self.sequences: set[Sequence] = set()
+
+    def new_sequence(self) -> Sequence:
+        """An empty sequence."""
+        seq = Sequence()
+        self.sequences.add(seq)
+        return seq
+
+    def append(self, seq: Sequence, tokens: npt.NDArray[np.int32]) -> None:
+        """Gives `tokens` (int32 [n]) cells at the end of `seq`.
+
+        They go to the sequence's last block where nobody else references it, else to new blocks, always to the cell
+        pos mod 32. ContextFullError, and nothing changed, when the context or the pool has no room.
+        """
+        n = seq.n_tokens + tokens.size
+        if n > self.n_ctx:
+            message = f"{n} tokens do not fit into a context of {self.n_ctx}"
+            raise ContextFullError(message, "choose a larger context (-c) or a shorter prompt")
+        pos = np.arange(seq.n_tokens, n, dtype=np.int64)
+        first = seq.n_tokens // BLOCK_CELLS
+        blocks = self._own_tail(seq)
+        blocks += self.pool.allocate(-(-n // BLOCK_CELLS) - first - len(blocks))
+        cells = np.array(blocks, np.int64)[pos // BLOCK_CELLS - first] * BLOCK_CELLS + pos % BLOCK_CELLS
+        seq.append(tokens, cells)
+
+    def _own_tail(self, seq: Sequence) -> list[int]:
+        """The block that the next cell continues, where there is one and it is nobody else's."""
+        if seq.n_tokens % BLOCK_CELLS == 0:
+            return []
+        block = int(seq.cells[-1]) // BLOCK_CELLS
+        return [block] if self.pool.n_refs(block) == 1 else []
+
+    def truncate(self, seq: Sequence, n_tokens: int) -> None:
+        """Forgets the tokens of `seq` from `n_tokens` on and drops references to blocks that it no longer needs."""
+        before = seq.blocks
+        seq.truncate(n_tokens)
+        kept = set(seq.blocks)
+        for block in reversed(before):
+            if block not in kept:
+                self.pool.release(block)
+
+    def free(self, seq: Sequence) -> None:
+        """Ends a sequence: all its references are dropped."""
+        self.truncate(seq, 0)
+        self.sequences.discard(seq)

@@ -1,0 +1,49 @@
+"""A model file's identity: the SHA-256 of its bytes, computed once and remembered by path, inode, size and time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from llmkit.files.atomic import write_atomic
+from llmkit.files.cache_dir import cache_root
+
+_CHUNK = 1 << 22
+
+
+def _identity(path: Path) -> list[object]:
+    status = path.stat()
+    return [str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def _record(path: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+    return cache_root() / "fingerprints" / f"{name}.json"
+
+
+def _remembered(record: Path, identity: list[object]) -> str | None:
+    try:
+        data = json.loads(record.read_text())
+        value = data["sha256"]
+        return value if data["identity"] == identity and isinstance(value, str) and len(value) == 64 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def fingerprint(path: Path) -> str:
+    """64 hex digits. A file changed in place without a new time is not noticed."""
+    record, identity = _record(path), _identity(path)
+    known = _remembered(record, identity)
+    if known:
+        return known
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    try:
+        write_atomic(record, json.dumps({"identity": identity, "sha256": digest.hexdigest()}).encode())
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return digest.hexdigest()

@@ -1,0 +1,235 @@
+"""The builder that a model family uses: each call adds an operation; values are float32 rows, one a token.
+
+Owns the list of operations and what each reads and writes. Knows no addresses of values: `plan` gives them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmkit.kernels import activation, attention, norm, quantize, rope, rows
+from llmkit.kernels import activation_tile as at
+from llmkit.kernels import matmul as mm
+from llmkit.memory.kv_cache import TYPE_CODES, KvLayout
+from llmkit.models.inputs import PlanInputs
+from llmkit.models.weights import Matrix
+
+
+@dataclass(eq=False)
+class Value:
+    """Rows of `stride` bytes, or groups of 8 rows (`group_bytes`) of quantised activations; of all tokens or of the outputs."""
+
+    name: str
+    n_cols: int
+    stride: int
+    group_bytes: int = 0
+    rows: str = "tokens"
+
+    def n_bytes(self, n_rows: int) -> int:
+        """Room for n_rows rows, rounded up to groups of 8: a matmul may write whole groups."""
+        groups = -(-n_rows // at.GROUP)
+        return groups * (self.group_bytes or at.GROUP * self.stride)
+
+
+@dataclass
+class Op:
+    """A kernel, its argument names, and their values: numbers, or Values whose address is meant."""
+
+    name: str
+    kernel: int
+    fields: Sequence[str]
+    args: dict[str, Any]
+    reads: list[Value]
+    writes: list[Value]
+
+
+def float_bits(value: float) -> int:
+    """The bits of a float32 as a number for an argument block."""
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+def _row_stride(n_cols: int) -> int:
+    """Bytes of a row of n_cols float32, rounded up to whole vectors."""
+    return -(-n_cols // 16) * 64
+
+
+_QUANTIZE = {at.F32: quantize.to_f32, at.Q8_32: quantize.to_q8_32, at.Q8_256: quantize.to_q8_256}
+
+
+@dataclass
+class Graph:
+    """Operations in order. `kv_written` stands for the cells of the KV cache, so that order is kept."""
+
+    inputs: PlanInputs
+    layout: KvLayout
+    block_addresses: int
+    ops: list[Op] = field(default_factory=list)
+    kv: Value = field(default_factory=lambda: Value("kv", 0, 0))
+    _quantized: dict[tuple[Value, int], Value] = field(default_factory=dict)
+
+    def _add(
+        self, name: str, kernel: Any, fields: Sequence[str], reads: list[Value], writes: list[Value], **args: Any
+    ) -> None:
+        rows_of = writes[0].rows if writes else "tokens"
+        inputs = self.inputs
+        args["n_rows"] = inputs.n_out_address if rows_of == "out" else inputs.n_tokens_address
+        assert set(args) | {"counter"} == set(fields), set(args) ^ set(fields)
+        for value in writes:
+            for key in [k for k in self._quantized if k[0] is value]:
+                del self._quantized[key]
+        self.ops.append(Op(name, kernel.address, fields, args, reads, writes))
+
+    def _value(self, name: str, n_cols: int, rows: str = "tokens") -> Value:
+        return Value(name, n_cols, _row_stride(n_cols), rows=rows)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def embed(self, table: Matrix, scale: float = 1.0) -> Value:
+        """Rows of the embedding table for the tokens, times `scale`."""
+        out, kind = self._value("embd", table.n_cols), table.type
+        self._add(
+            "embed", rows.embed, rows.EMBED_FIELDS, [], [out],
+            tokens=self.inputs.tokens.ctypes.data, w=table.raw, row_bytes=kind.row_bytes(table.n_cols),
+            n_blocks=table.n_cols // kind.block, block_bytes=kind.block_bytes, block=kind.block,
+            dequantize=kind.dequantize, scale=float_bits(scale), y=out, y_stride=out.stride,
+        )  # fmt: skip
+        return out
+
+    def gather_outputs(self, x: Value) -> Value:
+        """The rows whose logits are wanted."""
+        out = self._value("out", x.n_cols, "out")
+        self._add(
+            "gather", rows.gather, rows.GATHER_FIELDS, [x], [out],
+            rows=self.inputs.out_rows.ctypes.data, x=x, x_stride=x.stride, y=out, y_stride=out.stride,
+            n_bytes=4 * x.n_cols,
+        )  # fmt: skip
+        return out
+
+    # -- norms and activations ------------------------------------------------------------------------------------
+
+    def rms_norm(self, x: Value, weight: int, eps: float, *, n_groups: int = 1, into: Value | None = None) -> Value:
+        """Normalised rows (or n_groups parts of each row alone); added to `into` where that is given."""
+        out = into or self._value("norm", x.n_cols, x.rows)
+        self._norm(x, weight, eps, n_groups, out, into is not None)
+        return out
+
+    def rms_norm_in_place(self, x: Value, weight: int, eps: float, n_groups: int) -> None:
+        """Normalises n_groups parts (heads) of each row where they are."""
+        self._norm(x, weight, eps, n_groups, x, False)
+
+    def _norm(self, x: Value, weight: int, eps: float, n_groups: int, out: Value, accumulate: bool) -> None:
+        self._add(
+            "rms_norm", norm.rms_norm, norm.FIELDS, [x, out] if accumulate else [x], [out],
+            x=x, x_stride=x.stride, n_groups=n_groups, n_cols=x.n_cols // n_groups, weight=weight,
+            eps=float_bits(eps), y=out, y_stride=out.stride, accumulate=int(accumulate),
+        )  # fmt: skip
+
+    def gated(self, function: str, gate: Value, up: Value) -> Value:
+        """function(gate) * up; `function` is swiglu or geglu."""
+        out = self._value("gated", gate.n_cols)
+        self._add(
+            function, getattr(activation, function), activation.FIELDS, [gate, up], [out],
+            gate=gate, up=up, y=out, stride=out.stride, n_vectors=out.stride // 64,
+        )  # fmt: skip
+        return out
+
+    def softcap(self, x: Value, cap: float) -> None:
+        """x = cap * tanh(x / cap), in place."""
+        self._add(
+            "softcap", rows.softcap, rows.SOFTCAP_FIELDS, [x], [x],
+            x=x, stride=x.stride, n_vectors=x.stride // 64, cap=float_bits(cap),
+        )  # fmt: skip
+
+    # -- products -------------------------------------------------------------------------------------------------
+
+    def _activations(self, x: Value, kind: int) -> Value:
+        """x as the matmul of a weight type wants it, made once for all matrices that share it."""
+        if (x, kind) in self._quantized:
+            return self._quantized[x, kind]
+        out = Value(f"{x.name}_{at.NAMES[kind]}", x.n_cols, 0, at.group_bytes(kind, x.n_cols), x.rows)
+        self._add(
+            "quantize", _QUANTIZE[kind], quantize.FIELDS, [x], [out],
+            x=x, x_stride=x.stride, n_cols=x.n_cols, y=out, group_bytes=out.group_bytes,
+        )  # fmt: skip
+        self._quantized[x, kind] = out
+        return out
+
+    def matmul(self, x: Value, w: Matrix, *, bias: int = 0, into: Value | None = None) -> Value:
+        """W x + bias; added to `into` where that is given."""
+        out = into or self._value(w.name, w.n_rows, x.rows)
+        activations = self._activations(x, w.type.activation)
+        n_blocks = w.n_cols // w.type.tile_block
+        self._add(
+            "matmul", mm.matmul, mm.FIELDS, [activations, out] if into else [activations], [out],
+            tile=w.type.multiply, w=w, tile_stride=n_blocks * w.type.tile_bytes, n_tiles=w.n_tiles, n_blocks=n_blocks,
+            x=activations, group_bytes=activations.group_bytes, y=out, y_stride=out.stride, bias=bias,
+            accumulate=int(into is not None),
+        )  # fmt: skip
+        return out
+
+    def affine(self, x: Value, scale: int, *, before: int = 0, after: int = 0, into: Value | None = None) -> Value:
+        """(x + before) * scale + after; added to `into` where that is given. `scale` is the address of one float32."""
+        out = into or self._value("affine", x.n_cols, x.rows)
+        self._add(
+            "affine", rows.affine, rows.AFFINE_FIELDS, [x, out] if into else [x], [out],
+            x=x, y=out, stride=x.stride, n_cols=x.n_cols, before=before, scale=scale, after=after,
+            accumulate=int(into is not None),
+        )  # fmt: skip
+        return out
+
+    # -- attention ------------------------------------------------------------------------------------------------
+
+    def rope_table(self, frequencies: int, n_rot: int) -> Value:
+        """Cosines and sines of all positions; `frequencies`: address of float64 [n_rot / 2], radians a position."""
+        out = self._value("rope", n_rot)
+        out.stride = 4 * n_rot
+        self._add(
+            "rope_table", rope.rope_table, rope.TABLE_FIELDS, [], [out],
+            positions=self.inputs.positions.ctypes.data, frequencies=frequencies, n_rot=n_rot, table=out,
+        )  # fmt: skip
+        return out
+
+    def rope_store(self, q: Value, k: Value, v: Value, table: Value, layer: int, *, interleaved: bool) -> None:
+        """Rotates q in place, and k on its way into the cells, with v."""
+        kv, inputs = self.layout, self.inputs
+        self._add(
+            "rope_store", rope.rope_store, rope.STORE_FIELDS, [q, k, v, table], [q, k, self.kv],
+            q=q, q_stride=q.stride, k=k, v=v, kv_stride=k.stride, n_head=q.n_cols // kv.head_dim,
+            n_head_kv=kv.n_head_kv, head_dim=kv.head_dim, n_rot=table.n_cols, interleaved=int(interleaved), table=table,
+            blocks=inputs.blocks.ctypes.data, cells=inputs.cells.ctypes.data,
+            k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer),
+            k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v], v_dim=kv.v_dim,
+        )  # fmt: skip
+
+    def attention(self, q: Value, layer: int, *, scale: float, window: int = 0) -> Value:
+        """softmax(scale * q k^T) v over the cells of each row's own sequence up to itself (`window` of them)."""
+        kv, inputs = self.layout, self.inputs
+        n_head = q.n_cols // kv.head_dim
+        queries = max_queries(n_head, kv.n_head_kv, kv.head_dim)
+        out = self._value("attn", q.n_cols)
+        args = dict(
+            q=q, q_stride=q.stride, y=out, y_stride=out.stride, n_head=n_head, n_head_kv=kv.n_head_kv,
+            head_dim=kv.head_dim, v_dim=kv.v_dim, scale=float_bits(scale), window=window,
+            k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer),
+            k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v],
+            units=inputs.units.ctypes.data, unit_count=inputs.n_units_address, block_addresses=self.block_addresses,
+            scratch=SCRATCH, scratch_bytes=attention.scratch_bytes(queries, kv.head_dim, kv.v_dim),
+            max_queries=queries, partials=inputs.partials_address,
+        )  # fmt: skip
+        self._add("attention", attention.attention, attention.FIELDS, [q, self.kv], [out], **args)
+        self._add("attention_merge", attention.attention_merge, attention.FIELDS, [q, out], [out], **args)
+        return out
+
+
+# The threads' scratch memory, one for all operations.
+SCRATCH = Value("scratch", 0, 0)
+
+
+def max_queries(n_head: int, n_head_kv: int, head_dim: int) -> int:
+    """Query rows (tokens times heads of a group) that a unit of attention takes: their outputs stay in cache."""
+    heads = n_head // n_head_kv
+    tokens = max(1, min(32, 8192 // (heads * head_dim)))
+    return -(-tokens * heads // 4) * 4

@@ -1,0 +1,53 @@
+"""What a run of a plan reads: one ubatch, in arrays at fixed addresses. The engine fills them, kernels read them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmkit.kernels.attention import UNIT
+
+
+class PlanInputs:
+    """Arrays for at most `n_rows_max` rows (tokens).
+
+    counts: int64 [n_tokens, n_out, n_units, address of partial results]; tokens int32; positions, blocks (address of the
+    block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted) int64; units int64 [.., UNIT], see
+    kernels.attention.
+    """
+
+    def __init__(self, n_rows_max: int) -> None:
+        self.n_rows_max = n_rows_max
+        self.counts = np.zeros(4, np.int64)
+        self.tokens = np.zeros(n_rows_max, np.int32)
+        self.positions, self.blocks, self.cells, self.out_rows = np.zeros((4, n_rows_max), np.int64)
+        self.units = np.zeros((n_rows_max, UNIT), np.int64)
+        self._partials = np.zeros(0, np.float32)
+
+    @property
+    def n_tokens_address(self) -> int:
+        return self.counts.ctypes.data
+
+    @property
+    def n_out_address(self) -> int:
+        return self.counts.ctypes.data + 8
+
+    @property
+    def n_units_address(self) -> int:
+        return self.counts.ctypes.data + 16
+
+    @property
+    def partials_address(self) -> int:
+        """Address of the address of the partial results."""
+        return self.counts.ctypes.data + 24
+
+    def reserve_partials(self, n_floats: int) -> None:
+        """Makes room for attention's partial results."""
+        if n_floats > self._partials.size:
+            self._partials = np.empty(n_floats, np.float32)
+        self.counts[3] = self._partials.ctypes.data
+
+    def set_units(self, units: np.ndarray) -> None:  # type: ignore[type-arg]
+        """Copies attention's units of work, int64 [n, UNIT]; addresses stay."""
+        assert len(units) <= len(self.units)
+        self.units[: len(units)] = units
+        self.counts[2] = len(units)

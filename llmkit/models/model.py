@@ -1,0 +1,79 @@
+"""A loaded model: the file, its hyper-parameters and its weights, ready for contexts to build plans on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from llmkit.errors import TensorError
+from llmkit.files.gguf_reader import GgufFile, open_gguf
+from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
+from llmkit.memory.kv_cache import KvLayout
+from llmkit.models.config import Config, read_config
+from llmkit.models.fingerprint import fingerprint
+from llmkit.models.graph import Graph, Value
+from llmkit.models.inputs import PlanInputs
+from llmkit.models.packed import PackedWeights, Progress, load_packed
+from llmkit.models.registry import Family, family
+from llmkit.models.weights import DAMAGED, Weights
+
+assert PLAN_FIELDS
+
+
+class Model:
+    """A model whose tensors have all been checked. Contexts share it; it owns the mapped file and the tiles."""
+
+    def __init__(self, gguf: GgufFile, config: Config, weights: Weights, kind: Family) -> None:
+        self.gguf, self.config, self.weights, self._family = gguf, config, weights, kind
+        self.packed: PackedWeights | None = None
+
+    @property
+    def arch(self) -> str:
+        return self.config.arch
+
+    @property
+    def name(self) -> str:
+        """`general.name`, else the file's."""
+        return self.gguf.str("general.name", self.gguf.path.stem)
+
+    @property
+    def file_bytes(self) -> int:
+        return self.gguf.n_bytes
+
+    def layout(self, type_k: str, type_v: str) -> KvLayout:
+        """How this model's K and V lie in a block."""
+        config = self.config
+        return KvLayout(config.n_layer, config.n_head_kv, config.head_dim, type_k, type_v)
+
+    def build(self, inputs: PlanInputs, layout: KvLayout, block_addresses: int) -> tuple[Graph, Value]:
+        """The forward pass as a graph, and its logits."""
+        graph = Graph(inputs, layout, block_addresses)
+        return graph, self._family.build(graph, self.config, self.weights)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the file."""
+        return fingerprint(self.gguf.path)
+
+
+def load_model(path: str | os.PathLike[str], *, n_threads: int = 2, progress: Progress | None = None) -> Model:
+    """Opens and checks a GGUF file and packs its matrices (or maps them, packed before).
+
+    progress(done, total): bytes packed. Errors: ModelFileError's subclasses, UnsupportedError for what does not run.
+    """
+    gguf = open_gguf(Path(path))
+    kind = family(gguf.str("general.architecture"))
+    weights = Weights(gguf)
+    model = Model(gguf, read_config(gguf, _n_vocab(weights)), weights, kind)
+    # A first build, of which nothing is run, asks for every tensor and so checks them all.
+    model.build(PlanInputs(1), model.layout("f32", "f32"), 0)
+    model.packed = load_packed(weights.matrices.values(), model.fingerprint, n_threads, progress)
+    return model
+
+
+def _n_vocab(weights: Weights) -> int:
+    shape = weights.info("token_embd.weight").shape
+    if len(shape) < 2:
+        raise TensorError(
+            f"{weights.gguf.path}: token_embd.weight has the shape {list(shape)}, not two dimensions", DAMAGED
+        )
+    return int(shape[1])

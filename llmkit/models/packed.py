@@ -1,0 +1,168 @@
+"""Where the tiles of a model's matrices live: a file in the user's cache, mapped and so shared by processes.
+
+The file is made once for each model, under its fingerprint. Small models, and caches that cannot be written, are packed
+into memory instead. Layout: a page with magic, version and size; each matrix 4096-aligned, in order of names.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from llmkit.files.cache_dir import cache_root
+from llmkit.models.weights import Matrix
+from llmkit.quants.pack import pack_tiles
+
+VERSION = 1  # of the tiles' layout: raise it when any format's tile changes
+PAGE = 4096
+IN_MEMORY_BYTES = 16 << 20  # smaller models are not worth a file
+_HEADER = struct.Struct("<8sIQQ")  # magic, version, bytes of the file, matrices
+_MAGIC = b"LLMKTILE"
+_STALE_SECONDS = 3600
+_RUN = 64  # tiles that a thread packs before it reports progress
+
+Progress = Callable[[int, int], None]
+
+
+class PackedWeights:
+    """Holds the memory behind `Matrix.packed`. `where` says in words what was done."""
+
+    def __init__(self, data: npt.NDArray[np.uint8], where: str) -> None:
+        self.data, self.where = data, where
+
+
+def _layout(matrices: list[Matrix]) -> tuple[list[int], int]:
+    """Offset of each matrix, and the size of all."""
+    offsets, size = [], PAGE
+    for matrix in matrices:
+        offsets.append(size)
+        size += -(-matrix.packed_bytes // PAGE) * PAGE
+    return offsets, size
+
+
+def load_packed(
+    matrices: Iterable[Matrix], fingerprint: Callable[[], str], n_threads: int, progress: Progress | None = None
+) -> PackedWeights:
+    """Sets `packed` of all matrices: from the cached file, else by packing. `progress(done, total)` in bytes."""
+    ordered = sorted(matrices, key=lambda matrix: matrix.name)
+    offsets, size = _layout(ordered)
+    if size < IN_MEMORY_BYTES:
+        return _pack_in_memory(ordered, offsets, size, n_threads, progress, "in memory: small")
+    path = cache_root() / "packed" / f"{fingerprint()}-{VERSION}.tiles"
+    data = _map(path, size, len(ordered))
+    if data is None:
+        try:
+            _write(path, ordered, offsets, size, n_threads, progress)
+            data = _map(path, size, len(ordered))
+        except OSError as error:
+            return _pack_in_memory(
+                ordered, offsets, size, n_threads, progress, f"in memory: {path.parent}: {error.strerror}"
+            )
+    assert data is not None
+    _assign(ordered, offsets, data)
+    return PackedWeights(data, f"mapped: {path}")
+
+
+def _assign(matrices: list[Matrix], offsets: list[int], data: npt.NDArray[np.uint8]) -> None:
+    for matrix, offset in zip(matrices, offsets, strict=True):
+        matrix.packed = data.ctypes.data + offset
+
+
+def _map(path: Path, size: int, n_matrices: int) -> npt.NDArray[np.uint8] | None:
+    """The file, if it is whole and of this version."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+            if header != _HEADER.pack(_MAGIC, VERSION, size, n_matrices) or os.fstat(file.fileno()).st_size != size:
+                return None
+            return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
+    except (OSError, ValueError):
+        return None
+
+
+def _pack_in_memory(
+    matrices: list[Matrix], offsets: list[int], size: int, n_threads: int, progress: Progress | None, why: str
+) -> PackedWeights:
+    data = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    _pack(matrices, offsets, data, n_threads, progress)
+    _assign(matrices, offsets, data)
+    return PackedWeights(data, why)
+
+
+def _write(
+    path: Path, matrices: list[Matrix], offsets: list[int], size: int, n_threads: int, progress: Progress | None
+) -> None:
+    """Packs into a temporary file beside `path` and renames it; OSError when there is no room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path.parent)
+    if shutil.disk_usage(path.parent).free < size + (64 << 20):
+        raise OSError(28, "no space for the packed weights")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    try:
+        with os.fdopen(descriptor, "r+b") as file:
+            _reserve(file.fileno(), size)
+            mapped = mmap.mmap(file.fileno(), size)
+            data = np.frombuffer(mapped, np.uint8)
+            _pack(matrices, offsets, data, n_threads, progress)
+            data[: _HEADER.size] = np.frombuffer(_HEADER.pack(_MAGIC, VERSION, size, len(matrices)), np.uint8)
+            mapped.flush()
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Takes the disk space now: a write to a mapping of a full disk would end the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what interrupted processes left."""
+    for file in folder.glob(".tmp-*"):
+        try:
+            if time.time() - file.stat().st_mtime > _STALE_SECONDS:
+                file.unlink()
+        except OSError:
+            pass
+
+
+def _pack(
+    matrices: list[Matrix], offsets: list[int], data: npt.NDArray[np.uint8], n_threads: int, progress: Progress | None
+) -> None:
+    """Packs all matrices, runs of tiles on all threads."""
+    address, total, done = data.ctypes.data, sum(matrix.packed_bytes for matrix in matrices), 0
+    runs = [
+        (matrix, offset, first)
+        for matrix, offset in zip(matrices, offsets, strict=True)
+        for first in range(0, matrix.n_tiles, _RUN)
+    ]
+    with ThreadPoolExecutor(n_threads) as pool:
+        for n in pool.map(lambda run: _pack_run(run[0], address + run[1], run[2]), runs):
+            done += n
+            if progress:
+                progress(done, total)
+
+
+def _pack_run(matrix: Matrix, target: int, first: int) -> int:
+    """Packs up to _RUN tiles; the bytes written."""
+    kind, n_blocks = matrix.type, matrix.n_cols // matrix.type.tile_block
+    last = min(first + _RUN, matrix.n_tiles)
+    pack_tiles(
+        kind.pack, matrix.raw, kind.row_bytes(matrix.n_cols), kind.block_bytes, target, kind.tile_bytes,
+        n_blocks, matrix.n_rows, first, last,
+    )  # fmt: skip
+    return (last - first) * n_blocks * kind.tile_bytes
