@@ -1,4 +1,4 @@
-"""Lists the packages, which pyproject.toml cannot do by search when one lies elsewhere; all else is in pyproject.toml."""
+"""Lists the packages, which pyproject.toml cannot do when one lies elsewhere; all else is in pyproject.toml."""
 
 from setuptools import find_packages, setup
 

@@ -35,7 +35,7 @@ environment() {
         fi
     fi
     say "installing llmkit${extras:+[$extras]} into $venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".${extras:+[$extras]}" >&2
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable ".${extras:+[$extras]}" >&2
     # What any extras need, plain llmkit has too.
     printf '%s\n' "$stamp" | tee "$venv/installed-$extras" >"$venv/installed-"
 }
