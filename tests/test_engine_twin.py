@@ -35,7 +35,7 @@ def tiny(folder: Path, arch: str, kind: str, n_layer: int) -> Path:
 
 
 def engine(path: Path) -> np.ndarray:
-    with runs.context(path, kv="f32", n_ctx=256, seed=1) as ctx:
+    with runs.context(path, kv="f32", n_ctx=512, seed=1) as ctx:
         return runs.prefill(ctx, IDS, 64)
 
 
