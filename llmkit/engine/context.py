@@ -29,8 +29,9 @@ class Context:
     `kv` is the memory, `n_ctx` and `n_threads` what was resolved, `n_ctx_reason` says in words where n_ctx comes from.
     """
 
-    def __init__(self, model: Model, params: ContextParams = ContextParams()) -> None:
-        self.model, self.params = model, params
+    def __init__(self, model: Model, params: ContextParams | None = None) -> None:
+        self.model, self.params = model, params or ContextParams()
+        params = self.params
         layout = model.layout(params.type_k, params.type_v)
         self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout)
         self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)

@@ -9,7 +9,7 @@ from llmkit.memory.kv_cache import KvLayout
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping: MemAvailable where Linux tells, else free pages; cgroup v2's limit counts."""
+    """Bytes that can be had without swapping: MemAvailable on Linux, else half of all; a cgroup v2 limit counts."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)

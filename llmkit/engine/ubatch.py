@@ -54,7 +54,7 @@ def fill_inputs(
     inputs: PlanInputs, pieces: list[Piece], kv: KvCache, unit_rows: int, n_head: int, n_threads: int
 ) -> int:
     """Writes tokens, positions, cells, wanted rows and attention's units; the number of rows of logits."""
-    row, out_rows = 0, []
+    row, out_rows = 0, list[int]()
     for piece in pieces:
         rows = slice(row, row + piece.n)
         cells = piece.seq.cells[piece.first : piece.last]
@@ -86,7 +86,7 @@ def _fill_units(
 
 
 def _whole_units(pieces: list[Piece], unit_rows: int) -> list[list[int]]:
-    units, row = [], 0
+    units, row = list[list[int]](), 0
     for piece in pieces:
         cells = piece.seq.cells.ctypes.data
         for first in range(piece.first, piece.last, unit_rows):

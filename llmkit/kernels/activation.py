@@ -14,27 +14,27 @@ _RUN = 32  # vectors an item
 
 
 @helper
-def _silu(x):  # type: ignore[no-untyped-def]
+def _silu(x):
     """x / (1 + e^-x)."""
     return div(x, add(splat(1.0), exp(sub(splat(0.0), x))))
 
 
 @helper
-def _gelu(x):  # type: ignore[no-untyped-def]
+def _gelu(x):
     """0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) x (1 + 0.044715 x^2)."""
     u = mul(mul(splat(0.7978845608028654), x), fma(mul(splat(0.044715), x), x, splat(1.0)))
     return div(x, add(splat(1.0), exp(mul(splat(-2.0), u))))
 
 
 @helper
-def _start(args, item, runs):  # type: ignore[no-untyped-def]
+def _start(args, item, runs):
     """Byte offset of an item, and its number of vectors."""
     first = item % runs * _RUN
     return item // runs * arg(args, STRIDE) + 64 * first, min(_RUN, arg(args, N_VECTORS) - first)
 
 
 @kernel
-def swiglu(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def swiglu(args, _thread, _n_threads):
     runs = (arg(args, N_VECTORS) + _RUN - 1) // _RUN
     items = n_rows(args) * runs
     while True:
@@ -48,7 +48,7 @@ def swiglu(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def geglu(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def geglu(args, _thread, _n_threads):
     runs = (arg(args, N_VECTORS) + _RUN - 1) // _RUN
     items = n_rows(args) * runs
     while True:

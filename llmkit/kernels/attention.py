@@ -107,22 +107,22 @@ def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
 
 
 @helper
-def _k_tile(args, base):  # type: ignore[no-untyped-def]
+def _k_tile(args, base):
     return base + 4 * arg(args, MAX_QUERIES) * arg(args, HEAD_DIM)
 
 
 @helper
-def _v_tile(args, base):  # type: ignore[no-untyped-def]
+def _v_tile(args, base):
     return _k_tile(args, base) + 4 * TILE * arg(args, HEAD_DIM)
 
 
 @helper
-def _scores(args, base):  # type: ignore[no-untyped-def]
+def _scores(args, base):
     return _v_tile(args, base) + 4 * TILE * arg(args, V_DIM)
 
 
 @helper
-def _state(args, base, total):  # type: ignore[no-untyped-def]
+def _state(args, base, total):
     """Maxima, then sums, then outputs of all queries; of the span (total 0) or of all spans so far (1)."""
     queries = arg(args, MAX_QUERIES)
     return _scores(args, base) + 4 * GROUP * TILE + 4 * total * queries * (2 + arg(args, V_DIM))
@@ -132,7 +132,7 @@ def _state(args, base, total):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _copy_values(source, kind, target, n):  # type: ignore[no-untyped-def]
+def _copy_values(source, kind, target, n):
     """n values (a multiple of 16) as float32."""
     if kind == 0:
         copy_bytes(target, source, 4 * n)
@@ -142,33 +142,33 @@ def _copy_values(source, kind, target, n):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _load_value(source, kind, index):  # type: ignore[no-untyped-def]
+def _load_value(source, kind, index):
     if kind == 0:
         return load_f32(source + 4 * index)
     return f16_bits_to_f32(load_u16(source + 2 * index))
 
 
 @helper
-def _gather_k(args, k, tile, cell, t):  # type: ignore[no-untyped-def]
+def _gather_k(args, k, tile, cell, t):
     """One cell's K into column t of the tile."""
     for d in range(arg(args, HEAD_DIM)):
         store_f32(tile + 4 * (TILE * d + t), _load_value(k, arg(args, K_TYPE), TILE * d + cell))
 
 
 @helper
-def _is_whole(cells, n):  # type: ignore[no-untyped-def]
+def _is_whole(cells, n):
     """Whether the n cells are the first n of one block, in order."""
     first = load_i64(cells)
     if first & (TILE - 1):
         return False
-    for t in range(1, n):
+    for t in range(1, n):  # noqa: SIM110
         if load_i64(cells + 8 * t) != first + t:
             return False
     return True
 
 
 @helper
-def _head_addresses(args, block, head):  # type: ignore[no-untyped-def]
+def _head_addresses(args, block, head):
     """K and V of a head in the block with this number."""
     address = load_i64(arg(args, BLOCK_ADDRESSES) + 8 * block)
     k_bytes, v_bytes = 4 - 2 * arg(args, K_TYPE), 4 - 2 * arg(args, V_TYPE)
@@ -177,7 +177,7 @@ def _head_addresses(args, block, head):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _load_tile(args, base, cells, n, head):  # type: ignore[no-untyped-def]
+def _load_tile(args, base, cells, n, head):
     """n cells' K and V as float32; the addresses of both. Columns of K from n on hold anything."""
     v_dim, v_type = arg(args, V_DIM), arg(args, V_TYPE)
     k_tile, v_tile = _k_tile(args, base), _v_tile(args, base)
@@ -204,7 +204,7 @@ def _load_tile(args, base, cells, n, head):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _load_queries(args, unit, head, base):  # type: ignore[no-untyped-def]
+def _load_queries(args, unit, head, base):
     """Scaled queries of all rows and heads of the group as float32 [query / 4][dim][4]; missing ones are zero."""
     head_dim, heads = arg(args, HEAD_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
     n, scale = arg(unit, UNIT_ROWS) * heads, load_f32(args + 8 * SCALE)
@@ -219,7 +219,7 @@ def _load_queries(args, unit, head, base):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _softmax_row(scores, low, high, maximum, total, out, v_dim):  # type: ignore[no-untyped-def]
+def _softmax_row(scores, low, high, maximum, total, out, v_dim):
     """Turns a row of 32 scores into weights and rescales what was summed before; lanes low <= t < high count."""
     s0 = keep_lanes(vload(scores), low, high, NEG_INF)
     s1 = keep_lanes(vload(scores + 64), low - 16, high - 16, NEG_INF)
@@ -241,7 +241,7 @@ def _softmax_row(scores, low, high, maximum, total, out, v_dim):  # type: ignore
 
 
 @helper
-def _visible(pos, first, window):  # type: ignore[no-untyped-def]
+def _visible(pos, first, window):
     """Which cells low <= t < high of the tile that starts at `first` the query at `pos` sees."""
     low = 0
     if window > 0:
@@ -250,7 +250,7 @@ def _visible(pos, first, window):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _attend_group(args, unit, base, quad, n, first, k, v):  # type: ignore[no-untyped-def]
+def _attend_group(args, unit, base, quad, n, first, k, v):
     """Four queries (n in all) against the tile that starts at position `first`."""
     v_dim, heads = arg(args, V_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
     window, queries = arg(args, WINDOW), arg(args, MAX_QUERIES)
@@ -282,7 +282,7 @@ def _attend_group(args, unit, base, quad, n, first, k, v):  # type: ignore[no-un
 
 
 @helper
-def _clear(args, state):  # type: ignore[no-untyped-def]
+def _clear(args, state):
     queries = arg(args, MAX_QUERIES)
     zero_bytes(state + 4 * queries, 4 * queries * (1 + arg(args, V_DIM)))
     for i in range(queries):
@@ -290,7 +290,7 @@ def _clear(args, state):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _attend_span(args, unit, head, base, n, span):  # type: ignore[no-untyped-def]
+def _attend_span(args, unit, head, base, n, span):
     """All queries of the unit against one span, into the span's state."""
     last = arg(unit, POS) + arg(unit, UNIT_ROWS) - 1
     start, window = span * SPAN, arg(args, WINDOW)
@@ -303,8 +303,8 @@ def _attend_span(args, unit, head, base, n, span):  # type: ignore[no-untyped-de
 
 
 @helper
-def merge(m, l, o, part_m, part_l, part_o, v_dim):  # type: ignore[no-untyped-def] # noqa: E741
-    """Adds a span's maximum, sum and output to those of the spans before it; a span that saw nothing changes nothing."""
+def merge(m, l, o, part_m, part_l, part_o, v_dim):  # noqa: E741
+    """Adds a span's maximum, sum and output to those of the spans before; one that saw nothing changes nothing."""
     sum_part, sum_before = load_f32(part_l), load_f32(l)
     if sum_part == 0.0:
         return
@@ -323,7 +323,7 @@ def merge(m, l, o, part_m, part_l, part_o, v_dim):  # type: ignore[no-untyped-de
 
 
 @helper
-def _finish(args, row, query_head, total, o):  # type: ignore[no-untyped-def]
+def _finish(args, row, query_head, total, o):
     """y = o / sum, without the columns that fill v_dim up."""
     y = arg(args, Y) + row * arg(args, Y_STRIDE) + 4 * query_head * arg(args, HEAD_DIM)
     scale = 1.0 / load_f32(total)
@@ -332,7 +332,7 @@ def _finish(args, row, query_head, total, o):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _attend_all(args, unit, head, base):  # type: ignore[no-untyped-def]
+def _attend_all(args, unit, head, base):
     """A unit with all its spans: the results go to y."""
     v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
     heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
@@ -356,14 +356,14 @@ def _attend_all(args, unit, head, base):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _partial(args, unit, row, span, head):  # type: ignore[no-untyped-def]
+def _partial(args, unit, row, span, head):
     """Where (m, l, o) of a row, span and query head lies."""
     number = arg(unit, PARTIAL) + row * arg(unit, N_SPANS) + span
     return load_i64(arg(args, PARTIALS)) + 4 * (number * arg(args, N_HEAD) + head) * (2 + arg(args, V_DIM))
 
 
 @helper
-def _attend_one_span(args, unit, head, base):  # type: ignore[no-untyped-def]
+def _attend_one_span(args, unit, head, base):
     """A unit with one span: the state of each query goes to the partial results."""
     v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
     heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
@@ -379,7 +379,7 @@ def _attend_one_span(args, unit, head, base):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def attention(args, thread, _n_threads):  # type: ignore[no-untyped-def]
+def attention(args, thread, _n_threads):
     """An item is a unit and a KV head."""
     n_head_kv, n_units = arg(args, N_HEAD_KV), load_i64(arg(args, UNIT_COUNT))
     base = arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES)
@@ -395,7 +395,7 @@ def attention(args, thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def attention_merge(args, thread, _n_threads):  # type: ignore[no-untyped-def]
+def attention_merge(args, thread, _n_threads):
     """Merges the partial results of each row, span after span; an item is a unit (those of span 0 do the work)."""
     v_dim, n_head = arg(args, V_DIM), arg(args, N_HEAD)
     total = _state(args, arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES), 1)

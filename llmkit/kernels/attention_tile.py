@@ -39,7 +39,7 @@ def score_tile(e: em.Emitter, q: Value, k: Value, head_dim: Value, scores: Value
 
 
 def _emit_weighted(e: em.Emitter, p: Value, v: Value, step: Value, out: list[Value], n: Value, width: int) -> None:
-    """out[q][16 * width dims] += sum over n cells of p[q] * v; p: address of the first weight of query 0, 128 bytes a query."""
+    """out[q][16 * width dims] += sum over n cells of p[q] * v; p: the first weight of query 0, 128 bytes a query."""
 
     def body(t: Value, acc: list[Value]) -> list[Value]:
         row = e.b.add(v, e.b.mul(t, step))

@@ -6,7 +6,7 @@ from llmkit.kernels.jit import helper, kernel
 from llmkit.kernels.work import n_rows, take
 from llmkit.simd.ops import arg, call_tile
 
-# Argument block. tile: address of the type's multiply; w: packed weights, tile_stride bytes a tile of 16 rows; x: groups
+# tile: address of the type's multiply; w: packed weights, tile_stride bytes a tile of 16 rows; x: groups
 # of activations, group_bytes each; y: float32 rows, y_stride bytes a token; bias: float32 [n_rows] or 0;
 # accumulate: 1 adds to y.
 FIELDS = (
@@ -30,7 +30,7 @@ _CACHED_BYTES = 384 * 1024  # of activations that stay in a core's L2 cache whil
 
 
 @helper
-def _multiply_groups(args, t, first_group, last_group, n_tokens):  # type: ignore[no-untyped-def]
+def _multiply_groups(args, t, first_group, last_group, n_tokens):
     """One tile of weights against some groups of tokens."""
     tile, n_blocks, accumulate = arg(args, TILE), arg(args, N_BLOCKS), arg(args, ACCUMULATE)
     group_bytes, y_stride = arg(args, GROUP_BYTES), arg(args, Y_STRIDE)
@@ -45,7 +45,7 @@ def _multiply_groups(args, t, first_group, last_group, n_tokens):  # type: ignor
 
 
 @kernel
-def matmul(args, _thread, n_threads):  # type: ignore[no-untyped-def]
+def matmul(args, _thread, n_threads):
     """Threads take runs of tiles; each element is computed whole by one thread, blocks in order."""
     n_tokens = n_rows(args)
     n_tiles, n_groups = arg(args, N_TILES), (n_tokens + 7) // 8

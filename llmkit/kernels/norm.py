@@ -28,7 +28,7 @@ X, X_STRIDE, N_GROUPS, N_COLS, WEIGHT, EPS, Y, Y_STRIDE, ACCUMULATE = range(2, 1
 
 
 @helper
-def _mean_square(x, n_cols):  # type: ignore[no-untyped-def]
+def _mean_square(x, n_cols):
     """16 sums, column i into sum i mod 16, then a tree; what is left of the columns one by one."""
     whole = n_cols // 16 * 16
     acc = splat(0.0)
@@ -43,7 +43,7 @@ def _mean_square(x, n_cols):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _scaled(x, scale, weight, y, accumulate, n_cols):  # type: ignore[no-untyped-def]
+def _scaled(x, scale, weight, y, accumulate, n_cols):
     whole = n_cols // 16 * 16
     for i in range(0, whole, 16):
         v = mul(mul(vload(x + 4 * i), splat(scale)), vload(weight + 4 * i))
@@ -58,7 +58,7 @@ def _scaled(x, scale, weight, y, accumulate, n_cols):  # type: ignore[no-untyped
 
 
 @kernel
-def rms_norm(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def rms_norm(args, _thread, _n_threads):
     n_cols, n_groups, rows = arg(args, N_COLS), arg(args, N_GROUPS), n_rows(args)
     eps = bits_to_f32(arg(args, EPS))
     while True:

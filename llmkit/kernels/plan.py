@@ -37,7 +37,7 @@ _IDLE_YIELDS = 2000  # about a millisecond on an idle machine; then a worker sle
 
 
 @helper
-def _wait_while(address, value):  # type: ignore[no-untyped-def]
+def _wait_while(address, value):
     """Waits until memory holds another value."""
     n = 0
     while atomic_load(address) == value:
@@ -49,7 +49,7 @@ def _wait_while(address, value):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _meet(barrier, n_threads):  # type: ignore[no-untyped-def]
+def _meet(barrier, n_threads):
     """All threads of the team meet."""
     generation = atomic_load(barrier + 64)
     if fetch_add(barrier, 1) == n_threads - 1:
@@ -60,7 +60,7 @@ def _meet(barrier, n_threads):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _walk(plan, thread, n_threads):  # type: ignore[no-untyped-def]
+def _walk(plan, thread, n_threads):
     kernels, args, barriers = arg(plan, KERNELS), arg(plan, ARGS), arg(plan, BARRIERS)
     for i in range(arg(plan, N_OPS)):
         if n_threads > 1 and arg(barriers, i) != 0:
@@ -69,7 +69,7 @@ def _walk(plan, thread, n_threads):  # type: ignore[no-untyped-def]
 
 
 @entry(types.void(i64, i64))
-def publish(control, plan):  # type: ignore[no-untyped-def]
+def publish(control, plan):
     """Hands a plan to the workers that are awake; those asleep must be woken."""
     zero_bytes(arg(plan, COUNTERS), 64 * arg(plan, N_OPS))
     atomic_store(control + PLAN, plan)
@@ -78,7 +78,7 @@ def publish(control, plan):  # type: ignore[no-untyped-def]
 
 
 @entry(types.void(i64, i64, i64))
-def lead(control, plan, n_threads):  # type: ignore[no-untyped-def]
+def lead(control, plan, n_threads):
     """The calling thread's share as thread 0; returns when all threads are done."""
     _walk(plan, 0, n_threads)
     n = 0
@@ -91,13 +91,13 @@ def lead(control, plan, n_threads):  # type: ignore[no-untyped-def]
 
 
 @entry(i64(i64, i64))
-def wake(control, worker):  # type: ignore[no-untyped-def]
+def wake(control, worker):
     """Marks a worker (1 ..) awake; 1 when it was asleep and waits for its lock."""
     return exchange(control + WORKERS + 64 * worker, AWAKE)
 
 
 @helper
-def _next_plan(control, worker, seen):  # type: ignore[no-untyped-def]
+def _next_plan(control, worker, seen):
     """Waits for a generation after `seen`; `seen` itself when the worker is now asleep."""
     state, n = control + WORKERS + 64 * worker, 0
     while atomic_load(control + GENERATION) == seen:
@@ -115,7 +115,7 @@ def _next_plan(control, worker, seen):  # type: ignore[no-untyped-def]
 
 
 @entry(i64(i64, i64, i64, i64))
-def work(control, worker, n_threads, seen):  # type: ignore[no-untyped-def]
+def work(control, worker, n_threads, seen):
     """A worker's share of plan after plan; returns the last generation seen when it went to sleep, -1 to stop.
 
     A worker asleep must wait for its lock, which whoever finds it asleep releases.

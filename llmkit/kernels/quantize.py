@@ -34,14 +34,14 @@ X, X_STRIDE, N_COLS, Y, GROUP_BYTES = range(2, 7)
 
 
 @helper
-def store_float_row(x, n_cols, y, lane):  # type: ignore[no-untyped-def]
+def store_float_row(x, n_cols, y, lane):
     """Spreads a row over a group's columns: token lane 0..7."""
     for i in range(n_cols):
         store_f32(y + 32 * i + 4 * lane, load_f32(x + 4 * i))
 
 
 @helper
-def _codes32(x, inverse, y):  # type: ignore[no-untyped-def]
+def _codes32(x, inverse, y):
     """Writes 32 codes; the sums of the first and the second 16."""
     low, high = round_i32(mul(vload(x), splat(inverse))), round_i32(mul(vload(x + 64), splat(inverse)))
     vstore_i8(y, low)
@@ -50,12 +50,12 @@ def _codes32(x, inverse, y):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _largest32(x):  # type: ignore[no-untyped-def]
+def _largest32(x):
     return hmax(vmax(vabs(vload(x)), vabs(vload(x + 64))))
 
 
 @helper
-def store_q8_32_row(x, n_cols, y, lane):  # type: ignore[no-untyped-def]
+def store_q8_32_row(x, n_cols, y, lane):
     """Quantises a row, 32 columns a block; `y` is the group's address."""
     for block in range(n_cols // 32):
         at, out = x + 128 * block, y + 352 * block
@@ -68,7 +68,7 @@ def store_q8_32_row(x, n_cols, y, lane):  # type: ignore[no-untyped-def]
 
 
 @helper
-def store_q8_256_row(x, n_cols, y, lane):  # type: ignore[no-untyped-def]
+def store_q8_256_row(x, n_cols, y, lane):
     """Quantises a row, 256 columns a block."""
     for block in range(n_cols // 256):
         at, out = x + 1024 * block, y + 2848 * block
@@ -85,12 +85,12 @@ def store_q8_256_row(x, n_cols, y, lane):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _group(args, token):  # type: ignore[no-untyped-def]
+def _group(args, token):
     return arg(args, Y) + (token >> 3) * arg(args, GROUP_BYTES)
 
 
 @kernel
-def to_f32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def to_f32(args, _thread, _n_threads):
     while True:
         token = take(args, 1)
         if token >= n_rows(args):
@@ -100,7 +100,7 @@ def to_f32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def to_q8_32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def to_q8_32(args, _thread, _n_threads):
     while True:
         token = take(args, 1)
         if token >= n_rows(args):
@@ -110,7 +110,7 @@ def to_q8_32(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def to_q8_256(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def to_q8_256(args, _thread, _n_threads):
     while True:
         token = take(args, 1)
         if token >= n_rows(args):

@@ -29,7 +29,7 @@ from llmkit.simd.ops import (
 TABLE_FIELDS = ("counter", "n_rows", "positions", "frequencies", "n_rot", "table")
 POSITIONS, FREQUENCIES, TABLE_N_ROT, TABLE = range(2, 6)
 
-# q, k, v: float32 rows; n_rot: rotated dimensions of head_dim; interleaved: 1 pairs (2i, 2i+1), 0 pairs (i, i + n_rot/2).
+# q, k, v: float32 rows; n_rot: rotated dimensions of a head; interleaved: 1 pairs (2i, 2i+1), 0 pairs (i, i + n_rot/2).
 # blocks: int64 [n_rows], address of the block of each row's cell; cells: int64 [n_rows], the cell 0..31 in it;
 # k_offset, v_offset: of this layer in a block; k_type, v_type: 0 float32, 1 float16; v_dim: head_dim rounded up to 16.
 STORE_FIELDS = (
@@ -80,7 +80,7 @@ _PI_2_HIGH, _PI_2_LOW = 1.5707963267948966, 6.123233995736766e-17  # pi / 2 as a
 
 
 @helper
-def _sin_poly(r):  # type: ignore[no-untyped-def]
+def _sin_poly(r):
     """sin on [-pi/4, pi/4]; coefficients of fdlibm's __kernel_sin."""
     z = r * r
     p = fma_f64(z, 1.58969099521155010221e-10, -2.50507602534068634195e-08)
@@ -92,7 +92,7 @@ def _sin_poly(r):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _cos_poly(r):  # type: ignore[no-untyped-def]
+def _cos_poly(r):
     """cos on [-pi/4, pi/4]; coefficients of fdlibm's __kernel_cos."""
     z = r * r
     p = fma_f64(z, -1.13596475577881948265e-11, 2.08757232129817482790e-09)
@@ -104,7 +104,7 @@ def _cos_poly(r):  # type: ignore[no-untyped-def]
 
 
 @helper
-def cos_sin(angle):  # type: ignore[no-untyped-def]
+def cos_sin(angle):
     """Cosine and sine of a float64 (below 2^30 radians), to about 1e-15."""
     n = math.floor(angle * _TWO_OVER_PI + 0.5)
     r = fma_f64(-n, _PI_2_LOW, fma_f64(-n, _PI_2_HIGH, angle))
@@ -118,7 +118,7 @@ def cos_sin(angle):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def rope_table(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def rope_table(args, _thread, _n_threads):
     half = arg(args, TABLE_N_ROT) // 2
     while True:
         row = take(args, 1)
@@ -133,7 +133,7 @@ def rope_table(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _rotate(x, table, half, first, second, step):  # type: ignore[no-untyped-def]
+def _rotate(x, table, half, first, second, step):
     """Rotates `half` pairs in place: members `first` and `second` of pair i lie `step * i` values further."""
     for i in range(half):
         c, s = load_f32(table + 4 * i), load_f32(table + 4 * (half + i))
@@ -144,7 +144,7 @@ def _rotate(x, table, half, first, second, step):  # type: ignore[no-untyped-def
 
 
 @helper
-def _rotate_head(args, x, table):  # type: ignore[no-untyped-def]
+def _rotate_head(args, x, table):
     half = arg(args, N_ROT) // 2
     if arg(args, INTERLEAVED):
         _rotate(x, table, half, 0, 1, 2)
@@ -153,7 +153,7 @@ def _rotate_head(args, x, table):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _store_k(args, k, target, cell):  # type: ignore[no-untyped-def]
+def _store_k(args, k, target, cell):
     """K of a block is [head][dim][cell]: 16 cells' values of one dimension make a vector."""
     if arg(args, K_TYPE) == 0:
         for d in range(arg(args, HEAD_DIM)):
@@ -164,7 +164,7 @@ def _store_k(args, k, target, cell):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _store_v(args, v, target):  # type: ignore[no-untyped-def]
+def _store_v(args, v, target):
     """V of a block is [head][cell][dim], dimensions filled up to 16 with zeros."""
     for d in range(0, arg(args, V_DIM), 16):
         values = keep_lanes(vload(v + 4 * d), 0, arg(args, HEAD_DIM) - d, 0.0)
@@ -175,7 +175,7 @@ def _store_v(args, v, target):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _store_head(args, row, head):  # type: ignore[no-untyped-def]
+def _store_head(args, row, head):
     """Rotates K of one head and puts K and V into the row's cell."""
     head_dim, v_dim = arg(args, HEAD_DIM), arg(args, V_DIM)
     block, cell = load_i64(arg(args, BLOCKS) + 8 * row), load_i64(arg(args, CELLS) + 8 * row)
@@ -189,7 +189,7 @@ def _store_head(args, row, head):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def rope_store(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def rope_store(args, _thread, _n_threads):
     """An item is one row's group of query heads with its K and V head."""
     n_head_kv, head_dim = arg(args, N_HEAD_KV), arg(args, HEAD_DIM)
     group = arg(args, N_HEAD) // n_head_kv

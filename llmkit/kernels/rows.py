@@ -56,7 +56,7 @@ CAP_X, CAP_STRIDE, CAP_VECTORS, CAP = range(2, 6)
 
 
 @kernel
-def embed(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def embed(args, _thread, _n_threads):
     scale, block = bits_to_f32(arg(args, SCALE)), arg(args, BLOCK)
     while True:
         row = take(args, 1)
@@ -72,7 +72,7 @@ def embed(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def gather(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def gather(args, _thread, _n_threads):
     while True:
         row = take(args, 1)
         if row >= n_rows(args):
@@ -82,7 +82,7 @@ def gather(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def affine(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def affine(args, _thread, _n_threads):
     scale = load_f32(arg(args, AFFINE_SCALE))
     before, after, accumulate = arg(args, BEFORE), arg(args, AFTER), arg(args, ACCUMULATE)
     while True:
@@ -104,7 +104,7 @@ def affine(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def softcap(args, _thread, _n_threads):  # type: ignore[no-untyped-def]
+def softcap(args, _thread, _n_threads):
     cap = bits_to_f32(arg(args, CAP))
     while True:
         row = take(args, 1)

@@ -10,12 +10,12 @@ COUNTER, N_ROWS = 0, 1
 
 
 @helper
-def n_rows(args):  # type: ignore[no-untyped-def]
+def n_rows(args):
     """Rows (tokens, or rows of logits) of this run."""
     return load_i64(arg(args, N_ROWS))
 
 
 @helper
-def take(args, n):  # type: ignore[no-untyped-def]
+def take(args, n):
     """The first of the next `n` items."""
     return fetch_add(arg(args, COUNTER), n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,7 @@ class Sequence:
         starts = np.concatenate([[0], breaks, [cells.size]]).astype(np.int64)
         return [
             Extent(int(cells[a]) // BLOCK_CELLS, int(cells[a]) % BLOCK_CELLS, int(b - a))
-            for a, b in zip(starts[:-1], starts[1:], strict=True)
+            for a, b in pairwise(starts)
             if b > a
         ]
 

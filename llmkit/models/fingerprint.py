@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from llmkit.files.atomic import write_atomic
@@ -42,8 +43,6 @@ def fingerprint(path: Path) -> str:
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    try:
+    with suppress(OSError):  # a cache that cannot be written only costs time
         write_atomic(record, json.dumps({"identity": identity, "sha256": digest.hexdigest()}).encode())
-    except OSError:
-        pass  # a cache that cannot be written only costs time
     return digest.hexdigest()

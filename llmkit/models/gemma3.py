@@ -1,4 +1,4 @@
-"""gemma3: norms before and after each part, normalised heads, GELU, scaled embeddings, window layers with their own RoPE."""
+"""gemma3: norms before and after each part, normalised heads, GELU, window layers with their own RoPE."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from llmkit.models.weights import Matrix
 
 @dataclass(eq=False)
 class Value:
-    """Rows of `stride` bytes, or groups of 8 rows (`group_bytes`) of quantised activations; of all tokens or of the outputs."""
+    """Rows of `stride` bytes, or groups of 8 rows of quantised activations; of all tokens or of the outputs."""
 
     name: str
     n_cols: int

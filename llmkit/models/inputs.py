@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from llmkit.kernels.attention import UNIT
 
@@ -10,9 +11,9 @@ from llmkit.kernels.attention import UNIT
 class PlanInputs:
     """Arrays for at most `n_rows_max` rows (tokens).
 
-    counts: int64 [n_tokens, n_out, n_units, address of partial results]; tokens int32; positions, blocks (address of the
-    block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted) int64; units int64 [.., UNIT], see
-    kernels.attention.
+    counts: int64 [n_tokens, n_out, n_units, address of partial results]; tokens int32; positions, blocks (address of
+    the block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted) int64; units int64 [.., UNIT],
+    see kernels.attention.
     """
 
     def __init__(self, n_rows_max: int) -> None:
@@ -46,7 +47,7 @@ class PlanInputs:
             self._partials = np.empty(n_floats, np.float32)
         self.counts[3] = self._partials.ctypes.data
 
-    def set_units(self, units: np.ndarray) -> None:  # type: ignore[type-arg]
+    def set_units(self, units: npt.NDArray[np.int64]) -> None:
         """Copies attention's units of work, int64 [n, UNIT]; addresses stay."""
         assert len(units) <= len(self.units)
         self.units[: len(units)] = units

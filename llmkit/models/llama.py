@@ -1,4 +1,4 @@
-"""The llama family: RMS norms before attention and a gated feed-forward. qwen2 and qwen3 are the same with small changes."""
+"""The llama family: RMS norms before attention and a gated feed-forward; qwen2 and qwen3 differ in small things."""
 
 from __future__ import annotations
 

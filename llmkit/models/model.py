@@ -10,11 +10,12 @@ from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
 from llmkit.memory.kv_cache import KvLayout
 from llmkit.models.config import Config, read_config
+from llmkit.models.family import Family
 from llmkit.models.fingerprint import fingerprint
 from llmkit.models.graph import Graph, Value
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.packed import PackedWeights, Progress, load_packed
-from llmkit.models.registry import Family, family
+from llmkit.models.registry import family
 from llmkit.models.weights import DAMAGED, Weights
 
 assert PLAN_FIELDS

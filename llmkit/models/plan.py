@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmkit.kernels.plan import PLAN_FIELDS
 from llmkit.models.graph import SCRATCH, Graph, Op, Value
@@ -14,7 +16,7 @@ _LINE = 64  # bytes of a cache line
 
 
 def find_barriers(ops: list[Op]) -> list[bool]:
-    """Whether all threads meet before each operation: it reads what was written since they last met, or writes what was used."""
+    """Whether threads meet before each operation: it reads what was written since they met, or writes what was used."""
     barriers = []
     read: set[Value] = set()
     written: set[Value] = set()
@@ -91,7 +93,7 @@ class Plan:
         )  # fmt: skip
         self._plan = np.array([fields[name] for name in PLAN_FIELDS], np.int64)
 
-    def _arguments(self, op: Op, i: int) -> np.ndarray:  # type: ignore[type-arg]
+    def _arguments(self, op: Op, i: int) -> npt.NDArray[Any]:
         args = dict(op.args, counter=self._counters[i].ctypes.data)
         return np.array([self._resolve(args[name]) for name in op.fields], np.int64)
 
@@ -108,7 +110,7 @@ class Plan:
         return self._plan.ctypes.data
 
     @property
-    def logits(self) -> np.ndarray:  # type: ignore[type-arg]
+    def logits(self) -> npt.NDArray[Any]:
         """float32 [rows][n_vocab]: what the last run wrote, a view."""
         return self._logits[:, : self._output.n_cols]
 
@@ -118,7 +120,7 @@ class Plan:
         return self._arena.nbytes + self._scratch.nbytes
 
 
-def _aligned(n_bytes: int) -> np.ndarray:  # type: ignore[type-arg]
+def _aligned(n_bytes: int) -> npt.NDArray[Any]:
     """uint8 [n_bytes] that starts on a cache line."""
     raw = np.zeros(n_bytes + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE

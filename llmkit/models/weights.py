@@ -19,7 +19,7 @@ DAMAGED = "the file is damaged or was not written for this architecture"
 
 @dataclass
 class Matrix:
-    """A weight of n_rows x n_cols. `packed` is the address of its tiles, set once they are there; `raw` that in the file."""
+    """A weight of n_rows x n_cols. `raw` is its address in the file, `packed` that of its tiles, once they are there."""
 
     name: str
     n_rows: int

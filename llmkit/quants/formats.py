@@ -26,7 +26,7 @@ class FloatFormat(TileFormat):
 
 
 class Block32Format(TileFormat):
-    """32 columns: codes of 4, 5 or 8 bits (256, 320 or 512 bytes), then 16 scales d and, with `has_min`, 16 minima (f16).
+    """32 columns: codes of 4, 5 or 8 bits (256, 320, 512 bytes), then 16 scales d and, with `has_min`, 16 minima (f16).
 
     A weight is d * (code - zero) or d * code + min; `zero` is a power of two.
     """

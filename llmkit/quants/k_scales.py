@@ -1,4 +1,4 @@
-"""The 12 bytes that hold eight 6-bit scales and eight 6-bit minima in Q4_K and Q5_K. Source: llama.cpp, get_scale_min_k4."""
+"""The 12 bytes that hold eight 6-bit scales and minima in Q4_K and Q5_K. Source: llama.cpp, get_scale_min_k4."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmkit.simd.ops import load_u8
 
 
 @helper
-def scale_at(source, part):  # type: ignore[no-untyped-def]
+def scale_at(source, part):
     """Scale of 32-column part 0..7; `source` is the address of the 12 bytes."""
     if part < 4:
         return load_u8(source + part) & 63
@@ -15,7 +15,7 @@ def scale_at(source, part):  # type: ignore[no-untyped-def]
 
 
 @helper
-def min_at(source, part):  # type: ignore[no-untyped-def]
+def min_at(source, part):
     """Minimum of part 0..7."""
     if part < 4:
         return load_u8(source + part + 4) & 63

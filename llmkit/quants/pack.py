@@ -9,7 +9,7 @@ from llmkit.simd.ops import call_kernel, zero_bytes
 
 
 @entry(types.void(*[i64] * 10))
-def pack_tiles(pack, source, row_bytes, block_bytes, target, tile_bytes, n_blocks, n_rows, first, last):  # type: ignore[no-untyped-def]
+def pack_tiles(pack, source, row_bytes, block_bytes, target, tile_bytes, n_blocks, n_rows, first, last):
     """Packs tiles first <= t < last of a matrix of `n_rows` rows at `source` into `target`; missing rows become zeros.
 
     row_bytes, block_bytes: of the file's rows and blocks. tile_bytes: of 16 rows x one block.

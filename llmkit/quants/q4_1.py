@@ -15,12 +15,12 @@ _multiply = tile_operation(FORMAT)
 
 
 @tile
-def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):  # type: ignore[no-untyped-def]
+def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):
     _multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)
 
 
 @block
-def pack(source, target, row):  # type: ignore[no-untyped-def]
+def pack(source, target, row):
     store_u16(target + 256 + 2 * row, load_u16(source))
     store_u16(target + 288 + 2 * row, load_u16(source + 2))
     for group in range(4):
@@ -28,7 +28,7 @@ def pack(source, target, row):  # type: ignore[no-untyped-def]
 
 
 @block
-def dequantize(source, target, _row):  # type: ignore[no-untyped-def]
+def dequantize(source, target, _row):
     d, m = f16_bits_to_f32(load_u16(source)), f16_bits_to_f32(load_u16(source + 2))
     for i in range(16):
         q = load_u8(source + 4 + i)

@@ -17,12 +17,12 @@ _multiply = tile_operation(FORMAT)
 
 
 @tile
-def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):  # type: ignore[no-untyped-def]
+def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):
     _multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)
 
 
 @block
-def pack(source, target, row):  # type: ignore[no-untyped-def]
+def pack(source, target, row):
     after = target + 2048
     store_u16(after + 256 + 2 * row, load_u16(source))
     store_u16(after + 288 + 2 * row, load_u16(source + 2))
@@ -36,7 +36,7 @@ def pack(source, target, row):  # type: ignore[no-untyped-def]
 
 
 @block
-def dequantize(source, target, _row):  # type: ignore[no-untyped-def]
+def dequantize(source, target, _row):
     d, dmin = f16_bits_to_f32(load_u16(source)), f16_bits_to_f32(load_u16(source + 2))
     for part in range(8):
         scale, minimum = d * scale_at(source + 4, part), dmin * min_at(source + 4, part)

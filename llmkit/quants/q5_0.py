@@ -1,4 +1,4 @@
-"""Q5_0: 32 values d * (q - 16). In the file: d (f16), fifth bits (u32, bit i of value i), 16 bytes of low halves as Q4_0.
+"""Q5_0: 32 values d * (q - 16). In the file: d (f16), fifth bits (u32, bit i of value i), 16 bytes of low halves.
 
 Source: llama.cpp, ggml-quants (block_q5_0).
 """
@@ -25,12 +25,12 @@ _multiply = tile_operation(FORMAT)
 
 
 @tile
-def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):  # type: ignore[no-untyped-def]
+def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):
     _multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)
 
 
 @block
-def pack(source, target, row):  # type: ignore[no-untyped-def]
+def pack(source, target, row):
     store_u16(target + 320 + 2 * row, load_u16(source))
     for group in range(4):
         store_i32(target + 64 * group + 4 * row, load_i32(source + 6 + 4 * group))
@@ -44,7 +44,7 @@ def pack(source, target, row):  # type: ignore[no-untyped-def]
 
 
 @block
-def dequantize(source, target, _row):  # type: ignore[no-untyped-def]
+def dequantize(source, target, _row):
     d, high = f16_bits_to_f32(load_u16(source)), load_u32(source + 2)
     for i in range(16):
         q = load_u8(source + 6 + i)

@@ -1,4 +1,4 @@
-"""Q5_1: 32 values d * q + m. In the file: d, m (f16), fifth bits (u32, bit i of value i), 16 bytes of low halves as Q4_0.
+"""Q5_1: 32 values d * q + m. In the file: d, m (f16), fifth bits (u32, bit i of value i), 16 bytes of low halves.
 
 Source: llama.cpp, ggml-quants (block_q5_1).
 """
@@ -25,12 +25,12 @@ _multiply = tile_operation(FORMAT)
 
 
 @tile
-def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):  # type: ignore[no-untyped-def]
+def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):
     _multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)
 
 
 @block
-def pack(source, target, row):  # type: ignore[no-untyped-def]
+def pack(source, target, row):
     store_u16(target + 320 + 2 * row, load_u16(source))
     store_u16(target + 352 + 2 * row, load_u16(source + 2))
     for group in range(4):
@@ -45,7 +45,7 @@ def pack(source, target, row):  # type: ignore[no-untyped-def]
 
 
 @block
-def dequantize(source, target, _row):  # type: ignore[no-untyped-def]
+def dequantize(source, target, _row):
     d, m, high = f16_bits_to_f32(load_u16(source)), f16_bits_to_f32(load_u16(source + 2)), load_u32(source + 4)
     for i in range(16):
         q = load_u8(source + 8 + i)

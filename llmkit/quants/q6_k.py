@@ -17,12 +17,12 @@ _multiply = tile_operation(FORMAT)
 
 
 @tile
-def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):  # type: ignore[no-untyped-def]
+def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):
     _multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)
 
 
 @helper
-def code_at(source, part, i):  # type: ignore[no-untyped-def]
+def code_at(source, part, i):
     """Code 0..63 of value i of 32-column part 0..7."""
     half, k = part >> 2, part & 3
     low = load_u8(source + 64 * half + 32 * (k & 1) + i) >> (4 * (k >> 1))
@@ -31,7 +31,7 @@ def code_at(source, part, i):  # type: ignore[no-untyped-def]
 
 
 @block
-def pack(source, target, row):  # type: ignore[no-untyped-def]
+def pack(source, target, row):
     after = target + 3072
     store_u16(after + 256 + 2 * row, load_u16(source + 208))
     for k in range(16):
@@ -50,7 +50,7 @@ def pack(source, target, row):  # type: ignore[no-untyped-def]
 
 
 @block
-def dequantize(source, target, _row):  # type: ignore[no-untyped-def]
+def dequantize(source, target, _row):
     d = f16_bits_to_f32(load_u16(source + 208))
     for part in range(8):
         for i in range(32):

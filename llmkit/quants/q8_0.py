@@ -15,19 +15,19 @@ _multiply = tile_operation(FORMAT)
 
 
 @tile
-def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):  # type: ignore[no-untyped-def]
+def multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens):
     _multiply(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)
 
 
 @block
-def pack(source, target, row):  # type: ignore[no-untyped-def]
+def pack(source, target, row):
     store_u16(target + 512 + 2 * row, load_u16(source))
     for group in range(8):
         store_i32(target + 64 * group + 4 * row, load_i32(source + 2 + 4 * group) ^ 0x80808080)
 
 
 @block
-def dequantize(source, target, _row):  # type: ignore[no-untyped-def]
+def dequantize(source, target, _row):
     d = f16_bits_to_f32(load_u16(source))
     for i in range(32):
         store_f32(target + 4 * i, d * load_i8(source + 2 + i))

@@ -72,7 +72,7 @@ def zeros(e: em.Emitter, n: int) -> list[Value]:
     return [e.const(em.I32X16, 0)] * n
 
 
-# -- tiles --------------------------------------------------------------------------------------------------------------
+# -- tiles -----------------------------------------------------------------------------------------------------------
 
 
 def _emit_rows(e: em.Emitter, fmt: TileFormat, lanes: range, args: tuple[Value, ...]) -> None:
@@ -114,8 +114,8 @@ def tile_operation(fmt: TileFormat) -> Any:
     """The format's multiplication: `(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)`.
 
     w: `n_blocks` >= 1 blocks of 16 rows. x: a group's activations. y: float32 rows `y_stride` bytes apart, one a token,
-    of which 16 columns are written; with 2 or 3 tokens 4 rows are written, with 5 to 7 all 8. bias: address of 16 float32
-    or 0. accumulate: not 0 adds to what y holds.
+    of which 16 columns are written; with 2 or 3 tokens 4 rows are written, with 5 to 7 all 8. bias: address of 16
+    float32 or 0. accumulate: not 0 adds to what y holds.
     """
 
     @operation(types.void, *[i64] * 8)

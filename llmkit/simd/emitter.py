@@ -7,6 +7,7 @@ exact, float operations are single IEEE operations in program order, reductions 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llvmlite import ir
 
@@ -15,11 +16,11 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 F32X16, I32X16, I16X16, I8X16 = (ir.VectorType(t, 16) for t in (F32, I32, I16, I8))
 I8X64, I8X32, I16X32 = ir.VectorType(I8, 64), ir.VectorType(I8, 32), ir.VectorType(I16, 32)
 
-Value = ir.Value
+Value = Any
 
 
 class Emitter:
-    """Emits vector operations into `builder`. The base class is the generic path: plain LLVM, no intrinsics of a CPU."""
+    """Emits vector operations into `builder`. The base class is the generic path: plain LLVM, nothing of a CPU."""
 
     native_f16 = False  # whether LLVM converts half precision without calling a library
     n_tokens_wide = 4  # tokens a matmul tile keeps in registers
@@ -177,7 +178,7 @@ class Emitter:
         return self.b.bitcast(shifted, I8X64)
 
     def dot_bytes(self, acc: Value, unsigned: Value, signed: Value, small: bool) -> Value:
-        """acc[i] += sum of unsigned[4i+j] * signed[4i+j], j = 0..3; exact. `small`: every unsigned byte is below 128."""
+        """acc[i] += sum of unsigned[4i+j] * signed[4i+j], j = 0..3; exact. `small`: unsigned bytes are below 128."""
         b, wide = self.b, ir.VectorType(I32, 64)
         product = b.mul(b.zext(unsigned, wide), b.sext(signed, wide))
         lanes = [ir.Constant(I32X16, list(range(k, 64, 4))) for k in range(4)]

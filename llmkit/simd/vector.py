@@ -26,7 +26,7 @@ class VectorType(types.Type):
 
 
 @register_model(VectorType)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, numba_type: VectorType) -> None:
         super().__init__(manager, numba_type, numba_type.llvm_type)
 
