@@ -124,8 +124,8 @@ def open_engine(request: Request, timings: "Timings") -> "Iterator[Engine]":
     from llmkit.files.models_table import resolve_model
 
     path = resolve_model(request.model)
-    _announce_kernels()
     began = time.perf_counter()
+    _announce_kernels()
     from llmkit.engine.context import Context
     from llmkit.models.model import load_model
 
@@ -137,7 +137,9 @@ def open_engine(request: Request, timings: "Timings") -> "Iterator[Engine]":
     with Context(model, request.context) as ctx:
         timings.load_s = time.perf_counter() - began
         report.detail(f"model: {model.name}, {model.arch}, {model.file_bytes} bytes, {path}")
-        report.detail(f"context: {ctx.n_ctx} tokens, {ctx.n_threads} threads, {_described(request.context)}")
+        report.detail(
+            f"context: {ctx.n_ctx} tokens ({ctx.n_ctx_reason}), {ctx.n_threads} threads, {_described(request.context)}"
+        )
         yield Engine(model, tokenizer, ctx)
 
 
@@ -182,7 +184,8 @@ def _prepare(
     seq = engine.ctx.new_sequence()
     generation = Generation(engine.ctx, seq, prompt_ids, sampler, params, eog_ids, stream, timings=timings)
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
-    report.detail(f"sampling: {describe_chain(request.sampling)}, seed {sampler.seed}")
+    seed = "" if request.sampling.greedy else f", seed {sampler.seed}"
+    report.detail(f"sampling: {describe_chain(request.sampling)}{seed}")
     timings.kernels_s += engine.ctx.warm_up()
     report.detail(f"kernels: ready after {timings.kernels_s:.2f} s")
     return generation
