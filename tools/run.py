@@ -3,24 +3,19 @@
 Owns the order of things: read the prompt, open the model, compute, show. Knows nothing of how tokens are made.
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmkit import report
-from llmkit.errors import TokenizerError, UsageError
+from llmkit.errors import UsageError
 from llmkit.params import ContextParams, SamplingParams
 
 from . import _options as options
+from ._engine import Engine, open_engine
 
 if TYPE_CHECKING:
-    from llmkit.engine.context import Context
     from llmkit.engine.generate import GeneratedToken, GenerateParams, Generation
     from llmkit.engine.timings import Timings
-    from llmkit.models.model import Model
-    from llmkit.tokenizer import Tokenizer
 
     from ._completion import View
 
@@ -42,15 +37,6 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     display_prompt: bool = True
     as_json: bool = False
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An open model. Without a tokenizer only ids can be completed."""
-
-    model: "Model"
-    tokenizer: "Tokenizer | None"
-    ctx: "Context"
 
 
 def run_cli(
@@ -97,7 +83,7 @@ def run(request: Request) -> int:
     params = GenerateParams(request.n_predict, request.context.n_batch, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
-    with open_engine(request, timings) as engine:
+    with open_engine(request.model, request.context, timings, needs_text=request.ids is None) as engine:
         generation = _prepare(engine, request, prompt, params, timings)
         tokens = _complete(engine, request, prompt, generation)
         _show_end(engine, request, generation, tokens)
@@ -113,61 +99,6 @@ def _read(request: Request) -> str | list[int]:
     if request.prompt is not None or request.file is not None:
         raise UsageError("there are two prompts, from --ids and from -p or -f", "Give one of them.")
     return parse_ids(request.ids)
-
-
-@contextmanager
-def open_engine(request: Request, timings: "Timings") -> "Iterator[Engine]":
-    """The model that the request names, ready to decode but for the kernels; counts the time as `load`.
-
-    The engine is imported here, which is counted as `kernels`.
-    """
-    from llmkit.files.models_table import resolve_model
-
-    path = resolve_model(request.model)
-    began = time.perf_counter()
-    _announce_kernels()
-    from llmkit.engine.context import Context
-    from llmkit.models.model import load_model
-
-    # Importing the engine compiles its kernels, or loads those compiled before.
-    timings.kernels_s = time.perf_counter() - began
-    began = time.perf_counter()
-    model = load_model(path)
-    tokenizer = _tokenizer(model, needed=request.ids is None)
-    with Context(model, request.context) as ctx:
-        timings.load_s = time.perf_counter() - began
-        report.detail(f"model: {model.name}, {model.arch}, {model.file_bytes} bytes, {path}")
-        report.detail(
-            f"context: {ctx.n_ctx} tokens ({ctx.n_ctx_reason}), {ctx.n_threads} threads, {_described(request.context)}"
-        )
-        yield Engine(model, tokenizer, ctx)
-
-
-def _described(params: ContextParams) -> str:
-    """The parameters that a context does not work out for itself, in words."""
-    batches = f"batches of {params.n_batch} in passes of {params.n_ubatch}"
-    return f"{batches}, keys in {params.type_k}, values in {params.type_v}"
-
-
-def _announce_kernels() -> None:
-    """Says what takes so long the first time."""
-    from llmkit.kernels.jit import compiled_before
-
-    if not compiled_before():
-        report.note("compiling the kernels for this machine: once, for less than a minute")
-
-
-def _tokenizer(model: "Model", needed: bool) -> "Tokenizer | None":
-    """The model's tokenizer; where ids are given and it has none that works, None."""
-    from llmkit.tokenizer import load_tokenizer
-
-    try:
-        return load_tokenizer(model.gguf)
-    except TokenizerError as error:
-        if needed:
-            raise
-        report.note(f"ids are shown instead of text: {error.message}")
-        return None
 
 
 def _prepare(

@@ -11,7 +11,8 @@ import typer
 
 from llmkit import report
 from llmkit.errors import UsageError
-from llmkit.tools._options import EscapeOption, FileOption, ModelOption, PromptOption
+
+from ._options import EscapeOption, FileOption, ModelOption, PromptOption
 
 if TYPE_CHECKING:
     from llmkit.tokenizer import Tokenizer
@@ -51,9 +52,7 @@ def tokenize_cli(
 
     The text comes from -p, from -f, or from stdin, verbatim.
     """
-    return tokenize(
-        TokenizeOptions(model, prompt, file, escape, no_bos, no_parse_special, as_ids, as_json, show_count)
-    )
+    return tokenize(TokenizeOptions(model, prompt, file, escape, no_bos, no_parse_special, as_ids, as_json, show_count))
 
 
 def tokenize(options: TokenizeOptions) -> int:
@@ -61,7 +60,8 @@ def tokenize(options: TokenizeOptions) -> int:
     from llmkit.files.gguf_reader import open_gguf
     from llmkit.files.models_table import resolve_model
     from llmkit.tokenizer import load_tokenizer
-    from llmkit.tools._prompt import read_prompt
+
+    from ._prompt import read_prompt
 
     if options.as_ids and options.as_json:
         raise UsageError("--ids and --json exclude each other", "Give one of them.")

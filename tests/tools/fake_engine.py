@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from llmkit.engine.timings import Timings
+from llmkit.params import ContextParams
 from llmkit.tools import run as run_module
 from tests.engine.fakes import FakeContext, Row
 
@@ -57,13 +58,14 @@ def answering(answer: bytes) -> Callable[[list[int]], Row]:
 
 
 class FakeEngine:
-    """Takes the place of `open_engine`; keeps the contexts it made and the requests that asked for them."""
+    """Takes the place of `open_engine`; keeps the contexts it made and what was asked for."""
 
     def __init__(self, answer: bytes = b" world", *, tokenizer: bool = True, add_bos: bool = True) -> None:
         self.answer = answer
         self.tokenizer = ByteTokenizer(add_bos) if tokenizer else None
         self.contexts: list[FakeContext] = []
-        self.requests: list[run_module.Request] = []
+        self.models: list[str | None] = []
+        self.params: list[ContextParams] = []
         self.on_decode: Callable[[], None] = lambda: None
 
     @property
@@ -71,9 +73,12 @@ class FakeEngine:
         return self.contexts[-1]
 
     @contextmanager
-    def open(self, request: run_module.Request, timings: Timings) -> Iterator[run_module.Engine]:
-        self.requests.append(request)
-        ctx = FakeContext(answering(self.answer), n_ctx=request.context.n_ctx or 512, n_vocab=N_VOCAB)
+    def open(
+        self, model_name: str | None, params: ContextParams, timings: Timings, *, needs_text: bool
+    ) -> Iterator[run_module.Engine]:
+        self.models.append(model_name)
+        self.params.append(params)
+        ctx = FakeContext(answering(self.answer), n_ctx=params.n_ctx or 512, n_vocab=N_VOCAB)
         ctx.on_decode = lambda: self.on_decode()
         self.contexts.append(ctx)
         model: Any = SimpleNamespace(name="fake", config=SimpleNamespace(n_vocab=N_VOCAB))

@@ -235,13 +235,13 @@ def test_context_options_reach_the_engine(
 ) -> None:
     for flag in flags:
         assert run("-p", "a", flag, str(value)).code == 0
-        assert getattr(engine.requests[-1].context, field) == value
+        assert getattr(engine.params[-1], field) == value
 
 
 @pytest.mark.parametrize("flag", ["-m", "--model"])
 def test_the_model_reaches_the_engine(run: Any, engine: FakeEngine, flag: str) -> None:
     run("-p", "a", flag, "some.gguf")
-    assert engine.requests[-1].model == "some.gguf"
+    assert engine.models[-1] == "some.gguf"
 
 
 # Sampling

@@ -1,0 +1,107 @@
+"""Opening a model for a command: with its tokenizer, a context, and word of what takes long.
+
+Owns the order of opening and what is said about it. Knows nothing of what the command then does.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmkit import report
+from llmkit.errors import TokenizerError
+from llmkit.params import ContextParams
+
+if TYPE_CHECKING:
+    from llmkit.engine.context import Context
+    from llmkit.engine.timings import Timings
+    from llmkit.models.model import Model
+    from llmkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An open model. Without a tokenizer it takes and gives ids only."""
+
+    model: "Model"
+    tokenizer: "Tokenizer | None"
+    ctx: "Context"
+
+
+@contextmanager
+def open_engine(
+    model_name: str | None, params: ContextParams, timings: "Timings", *, needs_text: bool
+) -> "Iterator[Engine]":
+    """The model that `-m` means, ready to decode; it is closed at the end.
+
+    Counts importing the engine, which loads its compiled kernels, as `kernels`, and the rest as `load`. A tokenizer
+    that does not work is an error if the command needs texts, else None.
+    """
+    from llmkit.files.models_table import resolve_model
+
+    path = resolve_model(model_name)
+    began = time.perf_counter()
+    _announce_kernels()
+    from llmkit.engine.context import Context
+    from llmkit.engine.thread_team import default_threads
+    from llmkit.models.model import load_model
+
+    timings.kernels_s = time.perf_counter() - began
+    began = time.perf_counter()
+    n_threads = params.n_threads if params.n_threads > 0 else default_threads()
+    with _packing() as progress:
+        model = load_model(path, n_threads=n_threads, progress=progress)
+    tokenizer = _tokenizer(model, needs_text)
+    with Context(model, params) as ctx:
+        timings.load_s = time.perf_counter() - began
+        _tell(model, ctx, params)
+        yield Engine(model, tokenizer, ctx)
+
+
+def _announce_kernels() -> None:
+    """Says what takes so long the first time."""
+    from llmkit.kernels.jit import compiled_before
+
+    if not compiled_before():
+        report.note("compiling the kernels for this machine: once, for less than a minute")
+
+
+@contextmanager
+def _packing() -> Iterator[Callable[[int, int], None]]:
+    """Gives what shows the progress of packing weights: nothing at all if there is nothing to pack."""
+    with ExitStack() as stack:
+        bars: list[report.Progress] = []
+        n_shown = 0
+
+        def show(n_done: int, n_total: int) -> None:
+            nonlocal n_shown
+            if not bars:
+                bars.append(stack.enter_context(report.progress("packing the weights, once per model", n_total)))
+            bars[0].update(n_done - n_shown)
+            n_shown = n_done
+
+        yield show
+
+
+def _tokenizer(model: "Model", needed: bool) -> "Tokenizer | None":
+    """The model's tokenizer; if it has none that works and none is needed, None."""
+    from llmkit.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(model.gguf)
+    except TokenizerError as error:
+        if needed:
+            raise
+        report.note(f"ids are shown instead of text: {error.message}")
+        return None
+
+
+def _tell(model: "Model", ctx: "Context", params: ContextParams) -> None:
+    """What was opened, for `-v`."""
+    report.detail(f"model: {model.name}, {model.arch}, {model.file_bytes} bytes, {model.gguf.path}")
+    if model.packed is not None:
+        report.detail(f"weights: {model.packed.where}")
+    report.detail(f"context: {ctx.n_ctx} tokens ({ctx.n_ctx_reason}), {ctx.n_threads} threads")
+    batches = f"batches of {params.n_batch} in passes of {params.n_ubatch}"
+    report.detail(f"{batches}, keys in {params.type_k}, values in {params.type_v}")
