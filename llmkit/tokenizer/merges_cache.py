@@ -62,20 +62,19 @@ def write_merges(folder: Path, key: str, merges: npt.NDArray[np.int32]) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The bytes of a regular file of a sensible size; None for anything else (opening a FIFO would wait for a writer).
-    """
+    """The bytes of a regular file of a sensible size; None for anything else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            usable = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+            return file.read() if usable else None
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            return None
-        try:
-            return file.read()
-        except OSError:
-            return None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a FIFO would wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _digest(raw: bytes) -> bytes:

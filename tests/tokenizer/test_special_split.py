@@ -93,9 +93,9 @@ def test_time_is_linear_in_the_text(text: str) -> None:
     times = []
     for n in (32_768, 131_072):
         long = (text * n)[:n]
-        start = time.perf_counter()
+        start = time.process_time()
         parts = split.split(long, True)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
         assert "".join(part if isinstance(part, str) else tokens[part] for part in parts) == long
-    # Four times the text; quadratic time would be sixteen times. Both are short, so a pause of the machine is allowed for.
-    assert times[1] < 9 * times[0] + 0.5
+    # Four times the text: four times as long if linear, sixteen times if quadratic.
+    assert times[1] < 9 * times[0] + 0.1
