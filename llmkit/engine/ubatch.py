@@ -80,12 +80,14 @@ def _fill_units(
     if items >= 4 * n_threads or spans == 1 or n_threads == 1:
         inputs.set_units(np.array(whole, np.int64).reshape(-1, UNIT))
         return
-    units, n_partials = _span_units(whole)
-    inputs.reserve_partials(n_partials * n_head * (2 + kv.layout.v_dim))
-    inputs.set_units(units)
+    n_head_kv = kv.layout.n_head_kv
+    n_partials = sum(unit[1] * ((unit[2] + unit[1] - 1) // SPAN + 1) for unit in whole)
+    done = inputs.reserve_partials(n_partials * n_head * (2 + kv.layout.v_dim), items)
+    inputs.set_units(_span_units(whole, done, n_head_kv))
 
 
 def _whole_units(pieces: list[Piece], unit_rows: int) -> list[list[int]]:
+    """Units that take all spans of their rows."""
     units, row = list[list[int]](), 0
     for piece in pieces:
         cells = piece.seq.cells.ctypes.data
@@ -96,11 +98,12 @@ def _whole_units(pieces: list[Piece], unit_rows: int) -> list[list[int]]:
     return units
 
 
-def _span_units(whole: list[list[int]]) -> tuple[npt.NDArray[np.int64], int]:
-    """A unit for each span of each whole unit, and the number of partial results: one a row and span."""
-    units, n_partials = [], 0
-    for row, n, pos, cells, *_ in whole:
+def _span_units(whole: list[list[int]], done: int, n_head_kv: int) -> npt.NDArray[np.int64]:
+    """A unit for each span of each whole unit; partial results are numbered by row and span."""
+    units, n_partials = list[list[int]](), 0
+    for i, (row, n, pos, cells, *_) in enumerate(whole):
         n_spans = (pos + n - 1) // SPAN + 1
-        units += [[row, n, pos, cells, span, n_partials, n_spans, 0] for span in range(n_spans)]
+        counters = done + 8 * n_head_kv * i
+        units += [[row, n, pos, cells, span, n_partials, n_spans, counters] for span in range(n_spans)]
         n_partials += n * n_spans
-    return np.array(units, np.int64), n_partials
+    return np.array(units, np.int64)

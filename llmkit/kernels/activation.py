@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmkit.kernels.jit import helper, kernel
-from llmkit.kernels.work import n_rows, take
+from llmkit.kernels.work import n_rows, run_length, take
 from llmkit.simd.ops import add, arg, div, exp, fma, mul, splat, sub, vload, vstore
 
 # gate, up, y: float32 rows, stride bytes apart, n_vectors vectors of 16 columns each; y may be gate.
@@ -34,28 +34,32 @@ def _start(args, item, runs):
 
 
 @kernel
-def swiglu(args, _thread, _n_threads):
+def swiglu(args, _thread, n_threads):
     runs = (arg(args, N_VECTORS) + _RUN - 1) // _RUN
     items = n_rows(args) * runs
+    run = run_length(items, n_threads)
     while True:
-        item = take(args, 1)
-        if item >= items:
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        offset, n = _start(args, item, runs)
-        for i in range(n):
-            at = offset + 64 * i
-            vstore(arg(args, Y) + at, mul(_silu(vload(arg(args, GATE) + at)), vload(arg(args, UP) + at)))
+        for item in range(first_item, min(first_item + run, items)):
+            offset, n = _start(args, item, runs)
+            for i in range(n):
+                at = offset + 64 * i
+                vstore(arg(args, Y) + at, mul(_silu(vload(arg(args, GATE) + at)), vload(arg(args, UP) + at)))
 
 
 @kernel
-def geglu(args, _thread, _n_threads):
+def geglu(args, _thread, n_threads):
     runs = (arg(args, N_VECTORS) + _RUN - 1) // _RUN
     items = n_rows(args) * runs
+    run = run_length(items, n_threads)
     while True:
-        item = take(args, 1)
-        if item >= items:
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        offset, n = _start(args, item, runs)
-        for i in range(n):
-            at = offset + 64 * i
-            vstore(arg(args, Y) + at, mul(_gelu(vload(arg(args, GATE) + at)), vload(arg(args, UP) + at)))
+        for item in range(first_item, min(first_item + run, items)):
+            offset, n = _start(args, item, runs)
+            for i in range(n):
+                at = offset + 64 * i
+                vstore(arg(args, Y) + at, mul(_gelu(vload(arg(args, GATE) + at)), vload(arg(args, UP) + at)))

@@ -9,27 +9,28 @@ from __future__ import annotations
 
 from llmkit.kernels.attention_tile import add_values_1, add_values_4, score_tile
 from llmkit.kernels.jit import helper, kernel
+from llmkit.kernels.softmax_tile import softmax_part, softmax_whole
 from llmkit.kernels.work import take
 from llmkit.simd.ops import (
-    add,
     arg,
+    atomic_store,
     copy_bytes,
     exp,
     f16_bits_to_f32,
+    fetch_add,
     fma,
     hmax,
-    hsum,
-    keep_lanes,
     load_f32,
     load_i64,
     load_u16,
     mul,
     splat,
     store_f32,
+    store_i64,
     sub,
     vload,
     vload_f16,
-    vmax,
+    vload_splat,
     vstore,
     zero_bytes,
 )
@@ -37,9 +38,9 @@ from llmkit.simd.ops import (
 TILE, SPAN, GROUP = 32, 256, 4
 NEG_INF = float("-inf")
 
-# q, y: float32 rows. units: address of int64 [n_units][UNIT]; unit_count: address of their number.
+# q, y: float32 rows. units: address of the address of int64 [n_units][UNIT]; unit_count: address of their number.
 # scratch: scratch_bytes a thread. window: tokens a query sees, itself included; 0 is all.
-# partials: address of the address where units of one span leave (m, l, o) for `merge`.
+# partials: address of the address where units of one span leave (m, l, o) of each row and head.
 FIELDS = (
     "counter",
     "n_rows",
@@ -91,17 +92,20 @@ FIELDS = (
 
 # A unit of work: rows first_row .. first_row + n_rows of one sequence, the first at position pos; cells: address of the
 # sequence's int64 cells (block number * 32 + cell); span: the only span to do, or -1 for all;
-# partial: with a span, number of its first row's partial result (one a row and span, all heads).
-UNIT_FIELDS = ("first_row", "n_rows", "pos", "cells", "span", "partial", "n_spans")
-FIRST_ROW, UNIT_ROWS, POS, UNIT_CELLS, UNIT_SPAN, PARTIAL, N_SPANS = range(7)
+# partial: with a span, number of its first row's partial result (one a row and span, all heads); done: address of
+# int64 [n_head_kv], how many of the n_spans units with these rows are finished.
+UNIT_FIELDS = ("first_row", "n_rows", "pos", "cells", "span", "partial", "n_spans", "done")
+FIRST_ROW, UNIT_ROWS, POS, UNIT_CELLS, UNIT_SPAN, PARTIAL, N_SPANS, DONE = range(8)
 UNIT = 8
 
 
 def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
     """Bytes a thread needs: q, K and V of a tile, scores, maxima and sums, two sets of outputs."""
     n = max_queries * (head_dim + 2 * v_dim + 4) + TILE * (head_dim + v_dim) + GROUP * TILE
-    return (4 * n + 4095) // 4096 * 4096
+    return (4 * n + _STEP_BYTES + 4095) // 4096 * 4096
 
+
+_STEP_BYTES = 128  # four factors, four pairs of limits
 
 # -- scratch of a thread, in this order ---------------------------------------------------------------------------
 
@@ -125,7 +129,7 @@ def _scores(args, base):
 def _state(args, base, total):
     """Maxima, then sums, then outputs of all queries; of the span (total 0) or of all spans so far (1)."""
     queries = arg(args, MAX_QUERIES)
-    return _scores(args, base) + 4 * GROUP * TILE + 4 * total * queries * (2 + arg(args, V_DIM))
+    return _scores(args, base) + 4 * GROUP * TILE + _STEP_BYTES + 4 * total * queries * (2 + arg(args, V_DIM))
 
 
 # -- a tile of K and V as float32 ---------------------------------------------------------------------------------
@@ -219,63 +223,59 @@ def _load_queries(args, unit, head, base):
 
 
 @helper
-def _softmax_row(scores, low, high, maximum, total, out, v_dim):
-    """Turns a row of 32 scores into weights and rescales what was summed before; lanes low <= t < high count."""
-    s0 = keep_lanes(vload(scores), low, high, NEG_INF)
-    s1 = keep_lanes(vload(scores + 64), low - 16, high - 16, NEG_INF)
-    before = load_f32(maximum)
-    largest = max(before, hmax(vmax(s0, s1)))
-    shift = splat(largest)
-    p0 = keep_lanes(exp(sub(s0, shift)), low, high, 0.0)
-    p1 = keep_lanes(exp(sub(s1, shift)), low - 16, high - 16, 0.0)
-    vstore(scores, p0)
-    vstore(scores + 64, p1)
-    kept = load_f32(total)
-    if largest != before:
-        factor = exp(sub(splat(before), shift))
-        kept = hmax(mul(splat(kept), factor))
-        for d in range(0, v_dim, 16):
-            vstore(out + 4 * d, mul(vload(out + 4 * d), factor))
-    store_f32(total, kept + hsum(add(p0, p1)))
-    store_f32(maximum, largest)
-
-
-@helper
 def _visible(pos, first, window):
     """Which cells low <= t < high of the tile that starts at `first` the query at `pos` sees."""
     low = 0
     if window > 0:
         low = max(0, pos - window + 1 - first)
-    return low, min(TILE, pos + 1 - first)
+    return low, max(0, min(TILE, pos + 1 - first))
+
+
+@helper
+def _set_limits(args, unit, quad, n, first, limits):
+    """What each of four queries sees of the tile, to int64 limits[4][2]; whether all see all of it."""
+    heads, window = arg(args, N_HEAD) // arg(args, N_HEAD_KV), arg(args, WINDOW)
+    whole = True
+    for i in range(GROUP):
+        query = min(GROUP * quad + i, n - 1)  # those beyond the last are computed with it and never read
+        low, high = _visible(arg(unit, POS) + query // heads, first, window)
+        store_i64(limits + 16 * i, low)
+        store_i64(limits + 16 * i + 8, high)
+        whole = whole and low == 0 and high == TILE
+    return whole
+
+
+@helper
+def _shrink(factors, out, v_dim):
+    """Multiplies the outputs of four queries by their factors."""
+    for i in range(GROUP):
+        if load_f32(factors + 4 * i) != 1.0:
+            factor = vload_splat(factors + 4 * i)
+            for d in range(0, v_dim, 16):
+                at = out + 4 * (i * v_dim + d)
+                vstore(at, mul(vload(at), factor))
 
 
 @helper
 def _attend_group(args, unit, base, quad, n, first, k, v):
     """Four queries (n in all) against the tile that starts at position `first`."""
-    v_dim, heads = arg(args, V_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
-    window, queries = arg(args, WINDOW), arg(args, MAX_QUERIES)
+    v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
     scores, state = _scores(args, base), _state(args, base, 0)
-    out = state + 8 * queries
-    score_tile(base + 16 * quad * arg(args, HEAD_DIM), k, arg(args, HEAD_DIM), scores)
-    whole = True
-    for i in range(GROUP):
-        query = GROUP * quad + i
-        low, high = _visible(arg(unit, POS) + query // heads, first, window)
-        if query >= n or low >= high:
-            whole = False
-        else:
-            at = state + 4 * query
-            _softmax_row(scores + 128 * i, low, high, at, at + 4 * queries, out + 4 * query * v_dim, v_dim)
-            whole = whole and low == 0 and high == TILE
-    if whole:
-        add_values_4(scores, v, v_dim, out + 16 * quad * v_dim)
+    factors, limits = scores + 4 * GROUP * TILE, scores + 4 * GROUP * TILE + 64
+    maxima = state + 4 * GROUP * quad
+    sums, out = maxima + 4 * queries, state + 8 * queries + 4 * GROUP * quad * v_dim
+    score_tile(base + 4 * GROUP * quad * arg(args, HEAD_DIM), k, arg(args, HEAD_DIM), scores)
+    if _set_limits(args, unit, quad, n, first, limits):
+        if softmax_whole(scores, maxima, sums, factors):
+            _shrink(factors, out, v_dim)
+        add_values_4(scores, v, v_dim, out)
         return
+    if softmax_part(scores, maxima, sums, factors, limits):
+        _shrink(factors, out, v_dim)
     for i in range(GROUP):
-        query = GROUP * quad + i
-        low, high = _visible(arg(unit, POS) + query // heads, first, window)
-        if query < n and low < high:
-            at = scores + 128 * i + 4 * low
-            add_values_1(at, v + 4 * low * v_dim, v_dim, out + 4 * query * v_dim, high - low)
+        low, high = load_i64(limits + 16 * i), load_i64(limits + 16 * i + 8)
+        if low < high:
+            add_values_1(scores + 128 * i + 4 * low, v + 4 * low * v_dim, v_dim, out + 4 * i * v_dim, high - low)
 
 
 # -- spans --------------------------------------------------------------------------------------------------------
@@ -378,38 +378,35 @@ def _attend_one_span(args, unit, head, base):
         copy_bytes(out + 8, state + 8 * queries + 4 * i * v_dim, 4 * v_dim)
 
 
+@helper
+def _merge_spans(args, unit, head, base):
+    """Merges the partial results of a unit's rows, span after span, into y."""
+    v_dim, heads, total = arg(args, V_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV), _state(args, base, 1)
+    for i in range(arg(unit, UNIT_ROWS) * heads):
+        row, query_head = i // heads, head * heads + i % heads
+        store_f32(total, NEG_INF)
+        store_f32(total + 4, 0.0)
+        for span in range(arg(unit, N_SPANS)):
+            part = _partial(args, unit, row, span, query_head)
+            merge(total, total + 4, total + 8, part, part + 4, part + 8, v_dim)
+        _finish(args, arg(unit, FIRST_ROW) + row, query_head, total + 4, total + 8)
+
+
 @kernel
 def attention(args, thread, _n_threads):
     """An item is a unit and a KV head."""
     n_head_kv, n_units = arg(args, N_HEAD_KV), load_i64(arg(args, UNIT_COUNT))
-    base = arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES)
+    base, units = arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES), load_i64(arg(args, UNITS))
     while True:
         item = take(args, 1)
         if item >= n_units * n_head_kv:
             break
-        unit = arg(args, UNITS) + 8 * UNIT * (item // n_head_kv)
+        unit = units + 8 * UNIT * (item // n_head_kv)
         if arg(unit, UNIT_SPAN) < 0:
             _attend_all(args, unit, item % n_head_kv, base)
         else:
             _attend_one_span(args, unit, item % n_head_kv, base)
-
-
-@kernel
-def attention_merge(args, thread, _n_threads):
-    """Merges the partial results of each row, span after span; an item is a unit (those of span 0 do the work)."""
-    v_dim, n_head = arg(args, V_DIM), arg(args, N_HEAD)
-    total = _state(args, arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES), 1)
-    while True:
-        item = take(args, 1)
-        if item >= load_i64(arg(args, UNIT_COUNT)) * n_head:
-            break
-        unit, head = arg(args, UNITS) + 8 * UNIT * (item // n_head), item % n_head
-        if arg(unit, UNIT_SPAN) != 0:
-            continue
-        for row in range(arg(unit, UNIT_ROWS)):
-            store_f32(total, NEG_INF)
-            store_f32(total + 4, 0.0)
-            for span in range(arg(unit, N_SPANS)):
-                part = _partial(args, unit, row, span, head)
-                merge(total, total + 4, total + 8, part, part + 4, part + 8, v_dim)
-            _finish(args, arg(unit, FIRST_ROW) + row, head, total + 4, total + 8)
+            done = arg(unit, DONE) + 8 * (item % n_head_kv)
+            if fetch_add(done, 1) == arg(unit, N_SPANS) - 1:  # the last of the spans merges them all
+                atomic_store(done, 0)
+                _merge_spans(args, unit, item % n_head_kv, base)

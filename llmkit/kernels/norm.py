@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from llmkit.kernels.jit import helper, kernel
-from llmkit.kernels.work import n_rows, take
+from llmkit.kernels.work import n_rows, run_length, take
 from llmkit.simd.ops import (
     add,
     arg,
@@ -58,15 +58,18 @@ def _scaled(x, scale, weight, y, accumulate, n_cols):
 
 
 @kernel
-def rms_norm(args, _thread, _n_threads):
+def rms_norm(args, _thread, n_threads):
     n_cols, n_groups, rows = arg(args, N_COLS), arg(args, N_GROUPS), n_rows(args)
     eps = bits_to_f32(arg(args, EPS))
+    items = rows * n_groups
+    run = run_length(items, n_threads)
     while True:
-        item = take(args, 1)
-        if item >= rows * n_groups:
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        row, column = item // n_groups, item % n_groups * n_cols * 4
-        x = arg(args, X) + row * arg(args, X_STRIDE) + column
-        y = arg(args, Y) + row * arg(args, Y_STRIDE) + column
-        scale = 1.0 / math.sqrt(_mean_square(x, n_cols) + eps)
-        _scaled(x, scale, arg(args, WEIGHT), y, arg(args, ACCUMULATE), n_cols)
+        for item in range(first_item, min(first_item + run, items)):
+            row, column = item // n_groups, item % n_groups * n_cols * 4
+            x = arg(args, X) + row * arg(args, X_STRIDE) + column
+            y = arg(args, Y) + row * arg(args, Y_STRIDE) + column
+            scale = 1.0 / math.sqrt(_mean_square(x, n_cols) + eps)
+            _scaled(x, scale, arg(args, WEIGHT), y, arg(args, ACCUMULATE), n_cols)

@@ -2,118 +2,102 @@
 
 from __future__ import annotations
 
-from llmkit.kernels.activation_tile import (
-    Q8_32_NEG_SUM,
-    Q8_32_SCALE,
-    Q8_32_SCALED_SUM,
-    Q8_256_NEG_SUM,
-    Q8_256_SCALE,
-    Q8_256_SUM,
-)
+from llmkit.kernels.activation_tile import Q8_256_NEG_SUM, Q8_256_SCALE, Q8_256_SUM
 from llmkit.kernels.jit import helper, kernel
-from llmkit.kernels.work import n_rows, take
-from llmkit.simd.ops import (
-    arg,
-    hmax,
-    hsum_i32,
-    load_f32,
-    mul,
-    round_i32,
-    splat,
-    store_f32,
-    store_i32,
-    vabs,
-    vload,
-    vmax,
-    vstore_i8,
+from llmkit.kernels.quantize_tile import (
+    larger_magnitudes,
+    magnitudes_32,
+    quantize_q8_32_1,
+    quantize_q8_32_8,
+    store_part_256,
+    store_scales,
 )
+from llmkit.kernels.work import n_rows, run_length, take
+from llmkit.simd.ops import arg, load_f32, store_f32
 
-# x: float32 rows, x_stride bytes a token, n_cols of them; y: groups of group_bytes.
+# x: float32 rows, x_stride bytes a token, n_cols of them, room for a multiple of 8 rows; y: groups of group_bytes.
 FIELDS = ("counter", "n_rows", "x", "x_stride", "n_cols", "y", "group_bytes")
 X, X_STRIDE, N_COLS, Y, GROUP_BYTES = range(2, 7)
 
-
-@helper
-def store_float_row(x, n_cols, y, lane):
-    """Spreads a row over a group's columns: token lane 0..7."""
-    for i in range(n_cols):
-        store_f32(y + 32 * i + 4 * lane, load_f32(x + 4 * i))
+# An item is some columns of a group of 8 tokens: no two threads write to one cache line.
+_RUN_COLS = 512
 
 
 @helper
-def _codes32(x, inverse, y):
-    """Writes 32 codes; the sums of the first and the second 16."""
-    low, high = round_i32(mul(vload(x), splat(inverse))), round_i32(mul(vload(x + 64), splat(inverse)))
-    vstore_i8(y, low)
-    vstore_i8(y + 16, high)
-    return hsum_i32(low), hsum_i32(high)
+def _run(args, item):
+    """Group, first and last column of an item."""
+    n_cols = arg(args, N_COLS)
+    runs = (n_cols + _RUN_COLS - 1) // _RUN_COLS
+    first = item % runs * _RUN_COLS
+    return item // runs, first, min(first + _RUN_COLS, n_cols)
 
 
 @helper
-def _largest32(x):
-    return hmax(vmax(vabs(vload(x)), vabs(vload(x + 64))))
-
-
-@helper
-def store_q8_32_row(x, n_cols, y, lane):
-    """Quantises a row, 32 columns a block; `y` is the group's address."""
-    for block in range(n_cols // 32):
-        at, out = x + 128 * block, y + 352 * block
-        largest = _largest32(at)
-        scale = largest / 127.0
-        low, high = _codes32(at, 127.0 / largest if largest > 0 else largest, out + 32 * lane)
-        store_f32(out + Q8_32_SCALE + 4 * lane, scale)
-        store_i32(out + Q8_32_NEG_SUM + 4 * lane, -(low + high))
-        store_f32(out + Q8_32_SCALED_SUM + 4 * lane, scale * (low + high))
-
-
-@helper
-def store_q8_256_row(x, n_cols, y, lane):
-    """Quantises a row, 256 columns a block."""
-    for block in range(n_cols // 256):
-        at, out = x + 1024 * block, y + 2848 * block
-        largest = _largest32(at)
-        for part in range(1, 8):
-            largest = max(largest, _largest32(at + 128 * part))
-        inverse = 127.0 / largest if largest > 0 else largest
-        store_f32(out + Q8_256_SCALE + 4 * lane, largest / 127.0)
-        for part in range(8):
-            low, high = _codes32(at + 128 * part, inverse, out + 256 * part + 32 * lane)
-            store_i32(out + Q8_256_NEG_SUM + 64 * part + 4 * lane, -low)
-            store_i32(out + Q8_256_NEG_SUM + 64 * part + 32 + 4 * lane, -high)
-            store_f32(out + Q8_256_SUM + 32 * part + 4 * lane, low + high)
-
-
-@helper
-def _group(args, token):
-    return arg(args, Y) + (token >> 3) * arg(args, GROUP_BYTES)
+def _n_items(args):
+    return (n_rows(args) + 7) // 8 * ((arg(args, N_COLS) + _RUN_COLS - 1) // _RUN_COLS)
 
 
 @kernel
-def to_f32(args, _thread, _n_threads):
+def to_f32(args, _thread, n_threads):
+    items, stride = _n_items(args), arg(args, X_STRIDE)
+    run = run_length(items, n_threads)
     while True:
-        token = take(args, 1)
-        if token >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        x = arg(args, X) + token * arg(args, X_STRIDE)
-        store_float_row(x, arg(args, N_COLS), _group(args, token), token & 7)
+        for item in range(first_item, min(first_item + run, items)):
+            group, first, last = _run(args, item)
+            x, y = arg(args, X) + 8 * group * stride, arg(args, Y) + group * arg(args, GROUP_BYTES)
+            for lane in range(min(8, n_rows(args) - 8 * group)):
+                for i in range(first, last):
+                    store_f32(y + 32 * i + 4 * lane, load_f32(x + lane * stride + 4 * i))
 
 
 @kernel
-def to_q8_32(args, _thread, _n_threads):
+def to_q8_32(args, _thread, n_threads):
+    items, stride = _n_items(args), arg(args, X_STRIDE)
+    run = run_length(items, n_threads)
     while True:
-        token = take(args, 1)
-        if token >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        x = arg(args, X) + token * arg(args, X_STRIDE)
-        store_q8_32_row(x, arg(args, N_COLS), _group(args, token), token & 7)
+        for item in range(first_item, min(first_item + run, items)):
+            group, first, last = _run(args, item)
+            x, y = arg(args, X) + 8 * group * stride, arg(args, Y) + group * arg(args, GROUP_BYTES)
+            if n_rows(args) - 8 * group == 1:
+                for block in range(first // 32, last // 32):
+                    quantize_q8_32_1(x + 128 * block, stride, y + 352 * block)
+            else:
+                for block in range(first // 32, last // 32):
+                    quantize_q8_32_8(x + 128 * block, stride, y + 352 * block)
+
+
+@helper
+def _quantize_256(x, y, lane):
+    """256 columns of one token into a Q8_256 block."""
+    magnitudes = magnitudes_32(x)
+    for part in range(1, 8):
+        magnitudes = larger_magnitudes(magnitudes, magnitudes_32(x + 128 * part))
+    sums = y + Q8_256_SUM + 4 * lane
+    store_scales(magnitudes, y + Q8_256_SCALE + 4 * lane, sums)  # the inverse waits where the last sum will be
+    inverse = sums + 32 * 7
+    store_f32(inverse, load_f32(sums))
+    for part in range(8):
+        neg_sums = y + Q8_256_NEG_SUM + 64 * part + 4 * lane
+        store_part_256(x + 128 * part, inverse, y + 256 * part + 32 * lane, neg_sums, sums + 32 * part)
 
 
 @kernel
-def to_q8_256(args, _thread, _n_threads):
+def to_q8_256(args, _thread, n_threads):
+    items, stride = _n_items(args), arg(args, X_STRIDE)
+    run = run_length(items, n_threads)
     while True:
-        token = take(args, 1)
-        if token >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        x = arg(args, X) + token * arg(args, X_STRIDE)
-        store_q8_256_row(x, arg(args, N_COLS), _group(args, token), token & 7)
+        for item in range(first_item, min(first_item + run, items)):
+            group, first, last = _run(args, item)
+            x, y = arg(args, X) + 8 * group * stride, arg(args, Y) + group * arg(args, GROUP_BYTES)
+            for lane in range(min(8, n_rows(args) - 8 * group)):
+                for block in range(first // 256, last // 256):
+                    _quantize_256(x + lane * stride + 1024 * block, y + 2848 * block, lane)

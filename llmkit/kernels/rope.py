@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from llmkit.kernels.jit import helper, kernel
-from llmkit.kernels.work import n_rows, take
+from llmkit.kernels.work import n_rows, run_length, take
 from llmkit.simd.ops import (
     arg,
     f32_to_f16_bits,
@@ -118,18 +118,21 @@ def cos_sin(angle):
 
 
 @kernel
-def rope_table(args, _thread, _n_threads):
+def rope_table(args, _thread, n_threads):
     half = arg(args, TABLE_N_ROT) // 2
+    items = n_rows(args)
+    run = run_length(items, n_threads)
     while True:
-        row = take(args, 1)
-        if row >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        pos = float(load_i64(arg(args, POSITIONS) + 8 * row))
-        table = arg(args, TABLE) + row * half * 8
-        for i in range(half):
-            c, s = cos_sin(pos * load_f64(arg(args, FREQUENCIES) + 8 * i))
-            store_f32(table + 4 * i, c)
-            store_f32(table + 4 * (half + i), s)
+        for row in range(first_item, min(first_item + run, items)):
+            pos = float(load_i64(arg(args, POSITIONS) + 8 * row))
+            table = arg(args, TABLE) + row * half * 8
+            for i in range(half):
+                c, s = cos_sin(pos * load_f64(arg(args, FREQUENCIES) + 8 * i))
+                store_f32(table + 4 * i, c)
+                store_f32(table + 4 * (half + i), s)
 
 
 @helper
@@ -189,17 +192,20 @@ def _store_head(args, row, head):
 
 
 @kernel
-def rope_store(args, _thread, _n_threads):
+def rope_store(args, _thread, n_threads):
     """An item is one row's group of query heads with its K and V head."""
     n_head_kv, head_dim = arg(args, N_HEAD_KV), arg(args, HEAD_DIM)
     group = arg(args, N_HEAD) // n_head_kv
+    items = n_rows(args) * n_head_kv
+    run = run_length(items, n_threads)
     while True:
-        item = take(args, 1)
-        if item >= n_rows(args) * n_head_kv:
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        row, head = item // n_head_kv, item % n_head_kv
-        table = arg(args, ROTATIONS) + row * arg(args, N_ROT) * 4
-        q = arg(args, Q) + row * arg(args, Q_STRIDE)
-        for g in range(group):
-            _rotate_head(args, q + 4 * (head * group + g) * head_dim, table)
-        _store_head(args, row, head)
+        for item in range(first_item, min(first_item + run, items)):
+            row, head = item // n_head_kv, item % n_head_kv
+            table = arg(args, ROTATIONS) + row * arg(args, N_ROT) * 4
+            q = arg(args, Q) + row * arg(args, Q_STRIDE)
+            for g in range(group):
+                _rotate_head(args, q + 4 * (head * group + g) * head_dim, table)
+            _store_head(args, row, head)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmkit.kernels.jit import kernel
-from llmkit.kernels.work import n_rows, take
+from llmkit.kernels.work import n_rows, run_length, take
 from llmkit.simd.ops import (
     add,
     arg,
@@ -56,63 +56,75 @@ CAP_X, CAP_STRIDE, CAP_VECTORS, CAP = range(2, 6)
 
 
 @kernel
-def embed(args, _thread, _n_threads):
+def embed(args, _thread, n_threads):
     scale, block = bits_to_f32(arg(args, SCALE)), arg(args, BLOCK)
+    items = n_rows(args)
+    run = run_length(items, n_threads)
     while True:
-        row = take(args, 1)
-        if row >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        source = arg(args, W) + load_i32(arg(args, TOKENS) + 4 * row) * arg(args, ROW_BYTES)
-        y = arg(args, EMBED_Y) + row * arg(args, EMBED_Y_STRIDE)
-        for k in range(arg(args, N_BLOCKS)):
-            call_kernel(arg(args, DEQUANTIZE), source + k * arg(args, BLOCK_BYTES), y + 4 * k * block, 0)
-        if scale != 1.0:
-            for i in range(arg(args, N_BLOCKS) * block):
-                store_f32(y + 4 * i, load_f32(y + 4 * i) * scale)
+        for row in range(first_item, min(first_item + run, items)):
+            source = arg(args, W) + load_i32(arg(args, TOKENS) + 4 * row) * arg(args, ROW_BYTES)
+            y = arg(args, EMBED_Y) + row * arg(args, EMBED_Y_STRIDE)
+            for k in range(arg(args, N_BLOCKS)):
+                call_kernel(arg(args, DEQUANTIZE), source + k * arg(args, BLOCK_BYTES), y + 4 * k * block, 0)
+            if scale != 1.0:
+                for i in range(arg(args, N_BLOCKS) * block):
+                    store_f32(y + 4 * i, load_f32(y + 4 * i) * scale)
 
 
 @kernel
-def gather(args, _thread, _n_threads):
+def gather(args, _thread, n_threads):
+    items = n_rows(args)
+    run = run_length(items, n_threads)
     while True:
-        row = take(args, 1)
-        if row >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        source = arg(args, GATHER_X) + load_i64(arg(args, ROWS) + 8 * row) * arg(args, GATHER_X_STRIDE)
-        copy_bytes(arg(args, GATHER_Y) + row * arg(args, GATHER_Y_STRIDE), source, arg(args, N_BYTES))
+        for row in range(first_item, min(first_item + run, items)):
+            source = arg(args, GATHER_X) + load_i64(arg(args, ROWS) + 8 * row) * arg(args, GATHER_X_STRIDE)
+            copy_bytes(arg(args, GATHER_Y) + row * arg(args, GATHER_Y_STRIDE), source, arg(args, N_BYTES))
 
 
 @kernel
-def affine(args, _thread, _n_threads):
+def affine(args, _thread, n_threads):
     scale = load_f32(arg(args, AFFINE_SCALE))
     before, after, accumulate = arg(args, BEFORE), arg(args, AFTER), arg(args, ACCUMULATE)
+    items = n_rows(args)
+    run = run_length(items, n_threads)
     while True:
-        row = take(args, 1)
-        if row >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        x = arg(args, AFFINE_X) + row * arg(args, AFFINE_STRIDE)
-        y = arg(args, AFFINE_Y) + row * arg(args, AFFINE_STRIDE)
-        for i in range(arg(args, N_COLS)):
-            v = load_f32(x + 4 * i)
-            if before != 0:
-                v += load_f32(before + 4 * i)
-            v *= scale
-            if after != 0:
-                v += load_f32(after + 4 * i)
-            if accumulate != 0:
-                v += load_f32(y + 4 * i)
-            store_f32(y + 4 * i, v)
+        for row in range(first_item, min(first_item + run, items)):
+            x = arg(args, AFFINE_X) + row * arg(args, AFFINE_STRIDE)
+            y = arg(args, AFFINE_Y) + row * arg(args, AFFINE_STRIDE)
+            for i in range(arg(args, N_COLS)):
+                v = load_f32(x + 4 * i)
+                if before != 0:
+                    v += load_f32(before + 4 * i)
+                v *= scale
+                if after != 0:
+                    v += load_f32(after + 4 * i)
+                if accumulate != 0:
+                    v += load_f32(y + 4 * i)
+                store_f32(y + 4 * i, v)
 
 
 @kernel
-def softcap(args, _thread, _n_threads):
+def softcap(args, _thread, n_threads):
     cap = bits_to_f32(arg(args, CAP))
+    items = n_rows(args)
+    run = run_length(items, n_threads)
     while True:
-        row = take(args, 1)
-        if row >= n_rows(args):
+        first_item = take(args, run)
+        if first_item >= items:
             break
-        x = arg(args, CAP_X) + row * arg(args, CAP_STRIDE)
-        for i in range(arg(args, CAP_VECTORS)):
-            # tanh(u) = 2 / (1 + e^-2u) - 1
-            e = exp(mul(splat(-2.0), div(vload(x + 64 * i), splat(cap))))
-            tanh = sub(div(splat(2.0), add(splat(1.0), e)), splat(1.0))
-            vstore(x + 64 * i, fma(tanh, splat(cap), splat(0.0)))
+        for row in range(first_item, min(first_item + run, items)):
+            x = arg(args, CAP_X) + row * arg(args, CAP_STRIDE)
+            for i in range(arg(args, CAP_VECTORS)):
+                # tanh(u) = 2 / (1 + e^-2u) - 1
+                e = exp(mul(splat(-2.0), div(vload(x + 64 * i), splat(cap))))
+                tanh = sub(div(splat(2.0), add(splat(1.0), e)), splat(1.0))
+                vstore(x + 64 * i, fma(tanh, splat(cap), splat(0.0)))

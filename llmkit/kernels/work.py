@@ -19,3 +19,9 @@ def n_rows(args):
 def take(args, n):
     """The first of the next `n` items."""
     return fetch_add(arg(args, COUNTER), n)
+
+
+@helper
+def run_length(items, n_threads):
+    """Items that a thread takes at once: few, so that threads finish together; many, so that counting is cheap."""
+    return max(1, items // (16 * n_threads))

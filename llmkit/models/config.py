@@ -133,7 +133,7 @@ def _freq_scale(gguf: GgufFile, read: _Reader) -> float:
 
 
 def _window(gguf: GgufFile, arch: str, n_layer: int) -> tuple[int, tuple[bool, ...]]:
-    """The sliding window and which layers have it: of every `pattern` (6) layers all but the last, or a flag a layer."""
+    """The sliding window and which layers have it: all but the last of every `pattern` (6) layers, or flags."""
     window = int(gguf.u32(f"{arch}.attention.sliding_window", 0)) if arch == "gemma3" else 0
     key = f"{arch}.attention.sliding_window_pattern"
     if window == 0:

@@ -215,12 +215,11 @@ class Graph:
             head_dim=kv.head_dim, v_dim=kv.v_dim, scale=float_bits(scale), window=window,
             k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer),
             k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v],
-            units=inputs.units.ctypes.data, unit_count=inputs.n_units_address, block_addresses=self.block_addresses,
+            units=inputs.units_address, unit_count=inputs.n_units_address, block_addresses=self.block_addresses,
             scratch=SCRATCH, scratch_bytes=attention.scratch_bytes(queries, kv.head_dim, kv.v_dim),
             max_queries=queries, partials=inputs.partials_address,
         )  # fmt: skip
         self._add("attention", attention.attention, attention.FIELDS, [q, self.kv], [out], **args)
-        self._add("attention_merge", attention.attention_merge, attention.FIELDS, [q, out], [out], **args)
         return out
 
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.kernels.attention import UNIT
-
 
 class PlanInputs:
     """Arrays for at most `n_rows_max` rows (tokens).
 
-    counts: int64 [n_tokens, n_out, n_units, address of partial results]; tokens int32; positions, blocks (address of
-    the block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted) int64; units int64 [.., UNIT],
-    see kernels.attention.
+    counts: int64 [n_tokens, n_out, n_units, address of partial results, address of units]; tokens int32; positions, blocks (address of
+    the block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted) int64; units as in
+    kernels.attention.
     """
 
     def __init__(self, n_rows_max: int) -> None:
         self.n_rows_max = n_rows_max
-        self.counts = np.zeros(4, np.int64)
+        self.counts = np.zeros(5, np.int64)
         self.tokens = np.zeros(n_rows_max, np.int32)
         self.positions, self.blocks, self.cells, self.out_rows = np.zeros((4, n_rows_max), np.int64)
-        self.units = np.zeros((n_rows_max, UNIT), np.int64)
-        self._partials = np.zeros(0, np.float32)
+        self._partials, self._done = np.zeros(0, np.float32), np.zeros(0, np.int64)
+        self._units = np.zeros(0, np.int64)
 
     @property
     def n_tokens_address(self) -> int:
@@ -41,14 +39,21 @@ class PlanInputs:
         """Address of the address of the partial results."""
         return self.counts.ctypes.data + 24
 
-    def reserve_partials(self, n_floats: int) -> None:
-        """Makes room for attention's partial results."""
+    @property
+    def units_address(self) -> int:
+        """Address of the address of attention's units of work."""
+        return self.counts.ctypes.data + 32
+
+    def reserve_partials(self, n_floats: int, n_counters: int) -> int:
+        """Makes room for attention's partial results; address of int64 [n_counters], all zero between runs."""
         if n_floats > self._partials.size:
             self._partials = np.empty(n_floats, np.float32)
+        if n_counters > self._done.size:
+            self._done = np.zeros(n_counters, np.int64)
         self.counts[3] = self._partials.ctypes.data
+        return self._done.ctypes.data
 
     def set_units(self, units: npt.NDArray[np.int64]) -> None:
-        """Copies attention's units of work, int64 [n, UNIT]; addresses stay."""
-        assert len(units) <= len(self.units)
-        self.units[: len(units)] = units
-        self.counts[2] = len(units)
+        """Takes attention's units of work, int64 [n, UNIT]."""
+        self._units = np.ascontiguousarray(units)
+        self.counts[2], self.counts[4] = len(units), self._units.ctypes.data

@@ -19,7 +19,7 @@ DAMAGED = "the file is damaged or was not written for this architecture"
 
 @dataclass
 class Matrix:
-    """A weight of n_rows x n_cols. `raw` is its address in the file, `packed` that of its tiles, once they are there."""
+    """A weight of n_rows x n_cols. `raw`: its address in the file; `packed`: that of its tiles, once they are there."""
 
     name: str
     n_rows: int

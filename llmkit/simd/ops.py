@@ -211,11 +211,9 @@ def round_i32(e: em.Emitter, a: Value) -> Value:
 @operation(f32x16, f32x16, i64, i64, f32)
 def keep_lanes(e: em.Emitter, value: Value, low: Value, high: Value, other: Value) -> Value:
     """Lanes low <= i < high of `value`, `other` elsewhere (a choice, not arithmetic: NaN in a dropped lane is gone)."""
-    lanes = ir.Constant(ir.VectorType(em.I64, 16), list(range(16)))
-    inside = e.b.and_(
-        e.b.icmp_signed(">=", lanes, e.splat(low)),
-        e.b.icmp_signed("<", lanes, e.splat(high)),
-    )
+    lanes = ir.Constant(em.I32X16, list(range(16)))
+    first, last = (e.splat(e.b.trunc(v, em.I32)) for v in (low, high))
+    inside = e.b.and_(e.b.icmp_signed(">=", lanes, first), e.b.icmp_signed("<", lanes, last))
     return e.b.select(inside, value, e.splat(other))
 
 
@@ -223,24 +221,28 @@ def keep_lanes(e: em.Emitter, value: Value, low: Value, high: Value, other: Valu
 def exp(e: em.Emitter, x: Value) -> Value:
     """e^x: x = n ln2 + r, a degree-6 polynomial in r (Cephes' expf coefficients), 2^n by exponent bits.
 
-    Below -87.3 gives 0, above 88.7 infinity, NaN stays. Error under 2 units in the last place.
+    Arguments are first limited to -87.3 .. 88.3, so that nothing over- or underflows; NaN stays. Error under 2 units
+    in the last place.
     """
+    return emit_exp(e, x)
+
+
+def emit_exp(e: em.Emitter, x: Value) -> Value:
+    """The code of `exp`."""
     b, const = e.b, lambda v: e.const(em.F32X16, v)
-    n = e.intrinsic("llvm.rint.v16f32", em.F32X16, [b.fmul(x, const(1.44269504088896341))])
-    r = e.fma(n, const(-0.693359375), x)
+    low, high, rounder = const(-87.3), const(88.3), const(12582912.0)
+    limited = b.select(b.fcmp_ordered("<", high, x), high, x)
+    limited = b.select(b.fcmp_ordered(">", low, limited), low, limited)
+    shifted = e.fma(limited, const(1.44269504088896341), rounder)  # the nearest integer in its low bits
+    n = b.fsub(shifted, rounder)
+    r = e.fma(n, const(-0.693359375), limited)
     r = e.fma(n, const(2.12194440e-4), r)
     p = const(1.9875691500e-4)
     for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
         p = e.fma(p, r, const(c))
     y = b.fadd(e.fma(p, b.fmul(r, r), r), const(1.0))
-    exponent = e.intrinsic("llvm.fptosi.sat.v16i32.v16f32", em.I32X16, [n])
-    # n = 128 would overflow the exponent field: half of the scale twice.
-    half = b.ashr(exponent, e.const(em.I32X16, 1))
-    for part in (half, b.sub(exponent, half)):
-        scale = b.shl(b.add(part, e.const(em.I32X16, 127)), e.const(em.I32X16, 23))
-        y = b.fmul(y, b.bitcast(scale, em.F32X16))
-    y = b.select(b.fcmp_ordered("<", x, const(-87.33654)), const(0.0), y)
-    y = b.select(b.fcmp_ordered(">", x, const(88.72283)), const(float("inf")), y)
+    exponent = b.shl(b.bitcast(shifted, em.I32X16), e.const(em.I32X16, 23))
+    y = b.bitcast(b.add(b.bitcast(y, em.I32X16), exponent), em.F32X16)
     return b.select(b.fcmp_unordered("uno", x, x), x, y)
 
 
