@@ -6,6 +6,7 @@ the few characters that the tests use.
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 SPACE = "▁"
 
@@ -17,7 +18,7 @@ def spm_ids(text: str, ids: dict[str, int], scores: Sequence[float], formable: s
     """
     symbols = list(text)
     while True:
-        pairs = [(-scores[ids[a + b]], i) for i, (a, b) in enumerate(zip(symbols, symbols[1:])) if a + b in formable]
+        pairs = [(-scores[ids[a + b]], i) for i, (a, b) in enumerate(pairwise(symbols)) if a + b in formable]
         if not pairs:
             break
         _, i = min(pairs)
@@ -37,7 +38,7 @@ def bpe_word_ids(word: str, ids: dict[str, int], merges: Sequence[tuple[str, str
         rank.setdefault(pair, i)
     symbols = list(word)
     while True:
-        pairs = [(rank[pair], i) for i, pair in enumerate(zip(symbols, symbols[1:])) if pair in rank]
+        pairs = [(rank[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in rank]
         if not pairs:
             return [ids[symbol] for symbol in symbols if symbol in ids]
         _, i = min(pairs)

@@ -1,8 +1,10 @@
 """Ids that others expect: llama.cpp's files of texts and ids, its greedy runs, and texts from bug reports."""
 
 import json
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -92,9 +94,7 @@ def test_case_3_falcon_cuts_punctuation_and_takes_digits_in_threes(text: str, pi
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_case_4_no_form_of_a_text_is_changed(name: str, form: str) -> None:
-    import unicodedata
-
+def test_case_4_no_form_of_a_text_is_changed(name: str, form: Literal["NFC", "NFD"]) -> None:
     text = unicodedata.normalize(form, "Hello world! Café déjà vu — 123 😊")
     assert vocabulary(name).decode(vocabulary(name).encode(text)) == text
 

@@ -10,6 +10,7 @@ import pytest
 
 from llmkit.tokenizer import load, load_tokenizer, merges_cache
 from llmkit.tokenizer.merges_cache import merges_key, read_merges, write_merges
+from llmkit.tokenizer.vocab import Vocab
 from tests.tokenizer.vocabs import bpe_metadata, loaded, opened, spm_metadata
 
 PIECES = ["a", "b", "▁", "ab", "▁ab", "aba"]
@@ -25,7 +26,7 @@ def rebuilds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     rebuild = load._rebuild
 
-    def counted(vocab: load.Vocab) -> object:
+    def counted(vocab: Vocab) -> object:
         calls.append(1)
         return rebuild(vocab)
 
@@ -67,8 +68,9 @@ def test_another_vocabulary_has_another_file(change: str, tmp_path: Path) -> Non
     if change == "tokens":
         metadata[key] = [*metadata[key][:-1], "bab"]  # type: ignore[index]
     else:
-        metadata[key] = np.array(metadata[key])
-        metadata[key][-1] = 5
+        values = np.array(metadata[key])
+        values[-1] = 5
+        metadata[key] = values
     loaded(metadata, tmp_path)
     assert len(list((tmp_path / "tokenizers").iterdir())) == 2
 
@@ -166,7 +168,7 @@ def test_what_is_no_file_is_passed_over(kind: str, tmp_path: Path, rebuilds: lis
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, rebuilds: list[int]) -> None:
-    """A file stands where the folder should be; root may write to a read-only folder, so that would prove nothing here."""
+    """A file stands where the folder should be. (Root may write to a read-only folder: that would prove nothing.)"""
     (tmp_path / "tokenizers").write_bytes(b"")
     load_in(tmp_path)
     load_in(tmp_path)
@@ -175,7 +177,9 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, rebuilds: li
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_nothing(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_nothing(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(source: str, target: Path) -> None:
         raise error
 

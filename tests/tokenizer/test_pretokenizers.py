@@ -13,7 +13,11 @@ from tests.tokenizer.vocabs import BYTE_TOKENS, bpe_metadata, changed, loaded, s
 
 TABLE = json.loads(files("llmkit.tokenizer").joinpath("pretokenizers.json").read_text("utf-8"))
 NAMES = {name: kind for kind in TABLE["kinds"] for name in kind["names"]}
-TEXTS = ["Hello, World! It's 12345.67€\n\n\tif (x == 'é') {}  ", "中文字 한국어 ไทย नमस्ते 🦙👨‍👩‍👧 ǅ ½ ٣\r\n \u3000.", "I'LL we're"]
+TEXTS = [
+    "Hello, World! It's 12345.67€\n\n\tif (x == 'é') {}  ",
+    "中文字 한국어 ไทย नमस्ते 🦙👨‍👩‍👧 ǅ ½ ٣\r\n \u3000.",
+    "I'LL we're",
+]
 
 
 @need_shared

@@ -44,7 +44,8 @@ def test_others_do_not_end_it(text: str) -> None:
 
 @pytest.mark.parametrize("key", ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"])
 def test_ids_that_the_file_names_end_it(key: str) -> None:
-    assert bpe(["<a>", "<b>"], **{f"{key}_token_id": 257}).eog_ids == {257}
+    named: dict[str, Any] = {f"{key}_token_id": 257}
+    assert bpe(["<a>", "<b>"], **named).eog_ids == {257}
 
 
 def test_an_infill_token_that_the_file_names_keeps_others_from_being_guessed() -> None:
@@ -81,7 +82,7 @@ def test_spm_adds_a_space_after_each_special_token() -> None:
 
 
 def test_bpe_adds_what_its_pre_tokenizer_implies_unless_the_file_says_otherwise() -> None:
-    bos = {"bos_token_id": 256}
+    bos: dict[str, Any] = {"bos_token_id": 256}
     assert bpe(["<b>"], pre="gpt-2", **bos).encode("a") == [97]
     assert bpe(["<b>"], pre="llama-bpe", **bos).encode("a") == [256, 97]
     assert bpe(["<b>"], pre="llama-bpe", add_bos_token=False, **bos).encode("a") == [97]

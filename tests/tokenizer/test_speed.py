@@ -57,7 +57,7 @@ with open_gguf(sys.argv[1]) as gguf:
 
 
 def test_gemma_is_ready_in_time(real_model: Callable[[str], Path], temp_cache: Path) -> None:
-    """The issue's budget for a whole process: 2.5 s the first time, 1.2 s later; in processor time, the best of some."""
+    """The issue's budget for a whole process, 2.5 s the first time and 1.2 s later, in processor time."""
     model = str(real_model("gemma-3-270m"))
 
     def run() -> float:

@@ -39,12 +39,13 @@ def spm_metadata(pieces: Sequence[str], scores: Sequence[float] = (), **keys: An
     Keywords add or replace keys under `tokenizer.ggml.`; one that is None removes its key.
     """
     tokens = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *pieces]
+    types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces)
     falling = [-float(i) for i in range(len(pieces))]
     metadata: dict[str, object] = {
         KEY + "model": "llama",
         KEY + "tokens": tokens,
         KEY + "scores": np.array([0.0] * 259 + list(scores or falling), dtype=np.float32),
-        KEY + "token_type": np.array([UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * len(pieces), dtype=np.int32),
+        KEY + "token_type": np.array(types, dtype=np.int32),
     }
     return changed(metadata, keys)
 
