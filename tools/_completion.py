@@ -46,21 +46,17 @@ class IdsView:
     """For models without a tokenizer: one line of comma-separated ids, which `--ids` takes again."""
 
     def __init__(self, prompt_ids: list[int]) -> None:
-        self._separator = ""
-        for token in prompt_ids:
-            self._write(token)
+        report.stream(",".join(map(str, prompt_ids)))
+        self._separator = "," if prompt_ids else ""
 
     def add(self, token: GeneratedToken) -> None:
         """Shows the token's id."""
-        self._write(token.id)
+        report.stream(f"{self._separator}{token.id}")
+        self._separator = ","
 
     def end(self, tail: str) -> None:
         """Ends the line."""
         report.stream("\n")
-
-    def _write(self, token: int) -> None:
-        report.stream(f"{self._separator}{token}")
-        self._separator = ","
 
 
 class SilentView:
