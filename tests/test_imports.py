@@ -24,9 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": LEAVES | {"memory"},
     "models": LEAVES | {"simd", "kernels", "quants", "memory", "tokenizer"},
     "engine": LEAVES | {"simd", "kernels", "quants", "memory", "store", "models", "tokenizer"},
+    "bench": LEAVES | {"simd", "kernels", "quants", "memory", "models", "engine", "__init__"},
     "serving": LEAVES | {"engine", "memory", "store", "models", "tokenizer", "report"},
     "tools": LEAVES
-    | {"serving", "engine", "memory", "store", "models", "quants", "kernels", "simd", "tokenizer", "report"},
+    | {"bench", "serving", "engine", "memory", "store", "models", "quants", "kernels", "simd", "tokenizer", "report"},
     "cli": {"errors", "report"},
     "__main__": {"cli"},
     "__init__": set(),
