@@ -1,6 +1,7 @@
 """Malformed tokenizers: a TokenizerError that says what is wrong, never a crash of the library."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -170,6 +171,13 @@ def test_any_str_is_taken(base: dict[str, object], text: str) -> None:
     tokenizer = loaded(base)
     expected = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
     assert tokenizer.decode(tokenizer.encode(text)) == expected
+
+
+def test_several_threads_at_once() -> None:
+    tokenizer = loaded(BPE)
+    texts = [f"ab {'ab' * n} <e>" for n in range(200)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(tokenizer.encode, texts)) == [tokenizer.encode(text) for text in texts]
 
 
 class FailingLibrary:
