@@ -50,24 +50,33 @@ def first_difference(got: list[str], want: list[str]) -> int | None:
     return next((i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b), None)
 
 
-@pytest.mark.parametrize(("chunk", "n_threads"), [(512, 2), (64, 3), (7, 1), (7, 2)])
-def test_chunks_and_threads(model: tuple[Path, list[int]], yardstick: list[str], chunk: int, n_threads: int) -> None:
+@pytest.mark.parametrize(
+    ("chunk", "n_threads", "n_tokens"),
+    [(512, 2, 600), (512, 3, 600), (64, 3, 600), (7, 1, 150), (7, 2, 290), (1, 2, 80)],
+)
+def test_chunks_and_threads(
+    model: tuple[Path, list[int]], yardstick: list[str], chunk: int, n_threads: int, n_tokens: int
+) -> None:
+    """Small chunks stop earlier, but beyond a span of attention (256 tokens) at least once."""
     path, ids = model
     with runs.context(path, n_threads=n_threads, kv="f16", n_ctx=1024, seed=chunk) as ctx:
-        assert first_difference(digests(ctx, ids, chunk), yardstick) is None
+        assert first_difference(digests(ctx, ids[:n_tokens], chunk), yardstick[:n_tokens]) is None
 
 
-def test_token_by_token(model: tuple[Path, list[int]], yardstick: list[str]) -> None:
-    """The first 64 tokens at once, then one at a time over a block's edge and on to the last."""
+def test_single_tokens_after_a_long_prompt(model: tuple[Path, list[int]], yardstick: list[str]) -> None:
+    """What every generated token does: a long past, whose spans the threads share."""
     path, ids = model
-    with runs.context(path, n_threads=2, kv="f16", n_ctx=1024, seed=1) as ctx:
-        n = 200
-        assert first_difference(digests(ctx, ids[:n], 1), yardstick[:n]) is None
+    for n_threads in (1, 2, 3):
+        with runs.context(path, n_threads=n_threads, kv="f16", n_ctx=1024, seed=n_threads) as ctx:
+            seq = ctx.new_sequence()
+            runs.feed(ctx, [(seq, ids[:580])], "none")
+            got = [runs.digest(runs.feed(ctx, [(seq, [token])])[0]) for token in ids[580:]]
+            assert first_difference(got, yardstick[580:]) is None
 
 
 def test_beside_other_sequences(model: tuple[Path, list[int]], yardstick: list[str]) -> None:
     path, ids = model
-    prompts = [ids[:140], ids[200:333], ids[:61], ids[90:200]]
+    prompts = [ids[:100], ids[200:263], ids[:61], ids[90:150]]
     with runs.context(path, n_threads=2, kv="f16", n_ctx=2048, seed=5) as ctx:
         got = runs.interleave(ctx, prompts, seed=5)
         for i in (0, 2):
