@@ -53,8 +53,7 @@ def rebuild_merges(tokens: Sequence[str], scores: F32, formable: Bool) -> I32:
 
 
 def _splits(hashes: StringHashes, formable: Bool) -> tuple[I32, I32, I32]:
-    """(token, left id, right id) of every split of a formable token into two formable tokens, by length of the token.
-    """
+    """(token, left id, right id) of every split of a formable token into two formable tokens, shorter tokens first."""
     parts: list[tuple[I32, I32, I32]] = []
     ids = np.flatnonzero(formable & (hashes.n_chars > 1)).astype(np.int32)
     ids = ids[np.argsort(hashes.n_chars[ids], kind="stable")]

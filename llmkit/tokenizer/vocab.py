@@ -70,8 +70,7 @@ class Vocab:
 
 
 def read_vocab(gguf: GgufFile) -> Vocab:
-    """Reads and checks the vocabulary; TokenizerError says what is wrong with it, or that llmkit does not run its kind.
-    """
+    """Reads and checks the vocabulary; TokenizerError says what is wrong with it, or that its kind does not run."""
     with named_errors(gguf):
         model = gguf.str(PREFIX + "model", None)
         _check_model(model)
