@@ -80,3 +80,18 @@ def test_beside_other_sequences(tiny: Path, kv: str, ids: list[int], yardstick: 
                 runs.assert_same_bits(got[i], yardstick[: len(prompts[i])], f"sequence {i} of 7, {n_threads} threads")
             for i in (1, 3, 4, 6):
                 runs.assert_same_bits(got[i], runs.prefill(ctx, prompts[i], 512), f"sequence {i} of 7, against alone")
+
+
+def test_blocks_are_scattered_and_freed_ones_are_nan(tmp_path: Path) -> None:
+    """What the tests above rely on: the pool's two hooks do something."""
+    path = make_model(tmp_path / "m.gguf")
+    with runs.context(path, n_ctx=512, seed=3) as ctx:
+        pool, seq = ctx.kv.pool, ctx.new_sequence()
+        floats = pool.data.view(np.float32).reshape(pool.n_blocks, -1)
+        assert np.isnan(floats).all()
+        runs.feed(ctx, [(seq, runs.random_ids(200, 100, seed=1))])
+        used = np.flatnonzero(~np.isnan(floats).all(axis=1))
+        assert len(used) == 7
+        assert used.tolist() != list(range(7))
+        ctx.free_sequence(seq)
+        assert np.isnan(floats).all()

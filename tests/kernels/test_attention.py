@@ -70,28 +70,31 @@ class Cache:
     def attend(self, q: Floats, runs: list[tuple[int, int]], by_span: bool = False) -> Floats:
         """Rows of q at positions [first, last) of each run, a unit a run, or a unit a run and span."""
         case, y, units, row, partial = self.case, aligned(np.full_like(q, np.nan)), [], 0, 0
-        for first, last in runs:
+        done = np.zeros((len(runs), case.n_head_kv), np.int64)
+        for i, (first, last) in enumerate(runs):
             n_spans = (last - 1) // SPAN + 1
             spans = range(n_spans) if by_span else [-1]
-            units += [[row, last - first, first, address(self.cells), s, partial, n_spans, 0] for s in spans]
+            here = [row, last - first, first, address(self.cells)]
+            units += [[*here, s, partial, n_spans, address(done[i])] for s in spans]
             row, partial = row + last - first, partial + (last - first) * n_spans
         max_queries = -(-max(u[1] for u in units) * (case.n_head // case.n_head_kv) // 4) * 4
         scratch_bytes = attention.scratch_bytes(max_queries, case.head_dim, case.v_dim)
         table = np.array(units, np.int64)
+        units_at = np.array([address(table)], np.int64)
+        assert table.shape[1] == attention.UNIT == len(attention.UNIT_FIELDS)
         rows = aligned(np.concatenate([q[first:last] for first, last in runs]))
         partials = aligned(np.full((partial, case.n_head, 2 + case.v_dim), np.nan, np.float32))
         block = {
             "q": rows, "q_stride": rows.strides[0], "y": y, "y_stride": y.strides[0], "n_head": case.n_head,
             "n_head_kv": case.n_head_kv, "head_dim": case.head_dim, "v_dim": case.v_dim,
             "scale": float_bits(case.head_dim**-0.5), "window": case.window, "k_offset": 0, "v_offset": self.v_offset,
-            "k_type": int(case.kv == "f16"), "v_type": int(case.kv == "f16"), "units": table,
+            "k_type": int(case.kv == "f16"), "v_type": int(case.kv == "f16"), "units": units_at,
             "unit_count": np.array([len(units)], np.int64), "block_addresses": self.addresses,
             "scratch": aligned(np.full(scratch_bytes // 4, np.nan, np.float32)), "scratch_bytes": scratch_bytes,
             "max_queries": max_queries, "partials": np.array([address(partials)], np.int64),
         }  # fmt: skip
         run(attention.attention, attention.FIELDS, row, **block)
-        if by_span:
-            run(attention.attention_merge, attention.FIELDS, row, **block)
+        assert not done.any()  # the last span of each run has merged them all and left the count at zero
         return y[:row].copy()
 
 
