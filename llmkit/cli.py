@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     for command in (
         Command("run", "llmkit.tools.run", "run_cli", "Complete a prompt; the text streams to stdout."),
         Command("tokenize", "llmkit.tools.tokenize", "tokenize_cli", "Turn text from stdin into token ids."),
+        Command("bench", "llmkit.tools.bench", "bench_cli", "Measure the speed of models, or the machine's ceilings."),
         Command("pull", "llmkit.tools.pull", "pull_cli", "Fetch a named model, or list or remove the fetched ones."),
     )
 }

@@ -63,6 +63,13 @@ def result_table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> No
     result(tabulate(list(rows), headers=list(headers), disable_numparse=True))
 
 
+def stream_stderr(text: str) -> None:
+    """Write text that was asked for to stderr as it is, in quiet mode too."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, end="", file=sys.stderr, flush=True)
+
+
 def note(message: str) -> None:
     """Say something on stderr that a person wants to know (what is going on, timings); not in quiet mode."""
     if _State.level >= Level.NORMAL:
