@@ -9,9 +9,9 @@ import numpy.typing as npt
 class PlanInputs:
     """Arrays for at most `n_rows_max` rows (tokens).
 
-    counts: int64 [n_tokens, n_out, n_units, address of partial results, address of units]; tokens int32; positions, blocks (address of
-    the block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted) int64; units as in
-    kernels.attention.
+    counts: int64 [n_tokens, n_out, n_units, address of partial results, address of units]; tokens int32;
+    positions, blocks (address of the block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted)
+    int64; units as in kernels.attention.
     """
 
     def __init__(self, n_rows_max: int) -> None:

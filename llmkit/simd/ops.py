@@ -316,6 +316,16 @@ def arg(e: em.Emitter, args: Value, index: Value) -> Value:
     return e.load(em.I64, e.b.add(args, e.b.mul(index, em.I64(8))))
 
 
+@operation(void, i64)
+def prefetch(e: em.Emitter, address: Value) -> None:
+    """Asks for a cache line that will be read soon."""
+    pointer = em.I8.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, em.I32, em.I32, em.I32])
+    name = "llvm.prefetch.p0"
+    function = e.b.module.globals.get(name) or ir.Function(e.b.module, kind, name)
+    e.b.call(function, [e.b.inttoptr(address, pointer), em.I32(0), em.I32(2), em.I32(1)])
+
+
 @operation(void, i64, i64)
 def zero_bytes(e: em.Emitter, target: Value, n_bytes: Value) -> None:
     pointer = em.I8.as_pointer()
