@@ -43,6 +43,11 @@ class Context:
         self._out = np.empty((0, model.config.n_vocab), np.float32)
         self._team = ThreadTeam(self.n_threads)
 
+    @property
+    def team(self) -> ThreadTeam:
+        """The context's threads, for kernels that work on its logits."""
+        return self._team
+
     # -- sequences ------------------------------------------------------------------------------------------------
 
     def new_sequence(self) -> Sequence:

@@ -50,6 +50,11 @@ def store_f32(e: em.Emitter, address: Value, value: Value) -> None:
     e.store(value, address)
 
 
+@operation(void, i64, f64)
+def store_f64(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(value, address)
+
+
 @operation(void, i64, i32)
 def store_u8(e: em.Emitter, address: Value, value: Value) -> None:
     e.store(e.b.trunc(value, em.I8), address)
@@ -108,6 +113,12 @@ def vload_bf16(e: em.Emitter, address: Value) -> Value:
     return e.load_bf16(address)
 
 
+@operation(f32x16, i64)
+def vload_u16(e: em.Emitter, address: Value) -> Value:
+    """16 unsigned 16-bit numbers as float32, exact."""
+    return e.to_float(e.b.zext(e.load(em.I16X16, address), em.I32X16))
+
+
 @operation(void, i64, f32x16)
 def vstore(e: em.Emitter, address: Value, value: Value) -> None:
     e.store(value, address)
@@ -122,6 +133,12 @@ def vstore_f16(e: em.Emitter, address: Value, value: Value) -> None:
 def vstore_i8(e: em.Emitter, address: Value, value: Value) -> None:
     """The low byte of each lane."""
     e.store(e.b.trunc(value, em.I8X16), address)
+
+
+@operation(void, i64, i32x16)
+def vstore_u16(e: em.Emitter, address: Value, value: Value) -> None:
+    """The low 16 bits of each lane."""
+    e.store(e.b.trunc(value, em.I16X16), address)
 
 
 @operation(f32x16, i64)
@@ -215,6 +232,12 @@ def keep_lanes(e: em.Emitter, value: Value, low: Value, high: Value, other: Valu
     first, last = (e.splat(e.b.trunc(v, em.I32)) for v in (low, high))
     inside = e.b.and_(e.b.icmp_signed(">=", lanes, first), e.b.icmp_signed("<", lanes, last))
     return e.b.select(inside, value, e.splat(other))
+
+
+@operation(f32x16, f32x16, f32x16, f32)
+def where_above(e: em.Emitter, value: Value, x: Value, limit: Value) -> Value:
+    """`value` in lanes where x > limit, 0 elsewhere (a choice, as in keep_lanes)."""
+    return e.b.select(e.b.fcmp_ordered(">", x, e.splat(limit)), value, e.const(em.F32X16, 0.0))
 
 
 @operation(f32x16, f32x16)
