@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes to a temporary name in the same folder, then renames; OSError passes through, nothing half-written is left."""
+    """Writes to a temporary name beside it, then renames. OSError passes through; nothing half-written is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     try:
