@@ -13,6 +13,7 @@ from numba.core import config
 
 AVX512_VNNI = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c"})
 AVX2 = frozenset({"avx2", "fma", "f16c"})
+NEON_DOTPROD = frozenset({"neon", "dotprod"})
 
 # Paths with one id give the same bits: integer dot products are exact and every float operation is IEEE,
 # in an order that the layout fixes. Raise it when a kernel's order of operations changes.
@@ -32,8 +33,11 @@ def features() -> frozenset[str]:
 
 @cache
 def path() -> str:
-    """`avx512vnni`, `avx2` or `generic`."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    """`avx512vnni`, `avx2`, `neon` or `generic`."""
+    machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64"):
+        return "neon" if NEON_DOTPROD <= features() else "generic"
+    if machine not in ("x86_64", "amd64"):
         return "generic"
     if AVX512_VNNI <= features():
         return "avx512vnni"

@@ -12,9 +12,11 @@ from numba.extending import intrinsic, models, register_model
 
 from llmkit.simd import emitter as em
 from llmkit.simd import target
+from llmkit.simd.arm import NeonDotprod
 from llmkit.simd.x86 import Avx2, Avx512Vnni
 
-Emitter = {"avx512vnni": Avx512Vnni, "avx2": Avx2, "generic": em.Emitter}[target.path()]
+EMITTERS = {"avx512vnni": Avx512Vnni, "avx2": Avx2, "neon": NeonDotprod, "generic": em.Emitter}
+Emitter = EMITTERS[target.path()]
 
 
 class VectorType(types.Type):
