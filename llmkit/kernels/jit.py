@@ -1,7 +1,8 @@
 """The decorators of all compiled code, and where compiled code is kept.
 
 A kernel is `void(args, thread, n_threads)`: `args` is the address of its int64 argument block, and every thread of
-the team calls it. A tile computes 16 rows for a few tokens. Both are called by address from native code.
+the team calls it. A row kernel is `void(args, first_row, last_row)`. A tile computes 16 rows for a few tokens. All are
+called by address from native code.
 
 Numba notices no edit of a callee in another file, so compiled code lives in a folder named by the hash of all sources.
 """
@@ -75,6 +76,11 @@ Function = Callable[..., Any]
 
 def kernel(function: Function) -> Any:
     """A plan's operation; `.address` is what the plan holds."""
+    return numba.cfunc(_KERNEL, cache=True, nopython=True, error_model="numpy")(function)
+
+
+def row_kernel(function: Function) -> Any:
+    """An operation on whole rows alone, `void(args, first_row, last_row)`: see `chain`."""
     return numba.cfunc(_KERNEL, cache=True, nopython=True, error_model="numpy")(function)
 
 

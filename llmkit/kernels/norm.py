@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llmkit.kernels.jit import helper, kernel
-from llmkit.kernels.work import n_rows, run_length, take
+from llmkit.kernels.jit import helper, row_kernel
 from llmkit.simd.ops import (
     add,
     arg,
@@ -23,8 +22,8 @@ from llmkit.simd.ops import (
 
 # x: float32 rows of n_groups x n_cols values, x_stride bytes apart, each group normalised alone; weight: [n_cols];
 # y: rows y_stride apart (may be x); eps: float32 bits; accumulate: 1 adds to y.
-FIELDS = ("counter", "n_rows", "x", "x_stride", "n_groups", "n_cols", "weight", "eps", "y", "y_stride", "accumulate")
-X, X_STRIDE, N_GROUPS, N_COLS, WEIGHT, EPS, Y, Y_STRIDE, ACCUMULATE = range(2, 11)
+FIELDS = ("x", "x_stride", "n_groups", "n_cols", "weight", "eps", "y", "y_stride", "accumulate")
+X, X_STRIDE, N_GROUPS, N_COLS, WEIGHT, EPS, Y, Y_STRIDE, ACCUMULATE = range(9)
 
 
 @helper
@@ -57,19 +56,12 @@ def _scaled(x, scale, weight, y, accumulate, n_cols):
         store_f32(y + 4 * i, v1)
 
 
-@kernel
-def rms_norm(args, _thread, n_threads):
-    n_cols, n_groups, rows = arg(args, N_COLS), arg(args, N_GROUPS), n_rows(args)
-    eps = bits_to_f32(arg(args, EPS))
-    items = rows * n_groups
-    run = run_length(items, n_threads)
-    while True:
-        first_item = take(args, run)
-        if first_item >= items:
-            break
-        for item in range(first_item, min(first_item + run, items)):
-            row, column = item // n_groups, item % n_groups * n_cols * 4
-            x = arg(args, X) + row * arg(args, X_STRIDE) + column
-            y = arg(args, Y) + row * arg(args, Y_STRIDE) + column
+@row_kernel
+def rms_norm(args, first_row, last_row):
+    n_cols, eps = arg(args, N_COLS), bits_to_f32(arg(args, EPS))
+    for row in range(first_row, last_row):
+        for group in range(arg(args, N_GROUPS)):
+            x = arg(args, X) + row * arg(args, X_STRIDE) + 4 * group * n_cols
+            y = arg(args, Y) + row * arg(args, Y_STRIDE) + 4 * group * n_cols
             scale = 1.0 / math.sqrt(_mean_square(x, n_cols) + eps)
             _scaled(x, scale, arg(args, WEIGHT), y, arg(args, ACCUMULATE), n_cols)

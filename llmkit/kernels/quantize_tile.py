@@ -87,29 +87,31 @@ def _store_lanes(e: em.Emitter, values: Value, n: int, y: Value, n_bytes: int) -
         e.store(e.b.shuffle_vector(values, values, first), y, n_bytes)
 
 
-def _emit_q8_32(e: em.Emitter, n: int, x: Value, stride: Value, y: Value) -> None:
-    rows = [e.b.add(x, e.b.mul(stride, em.I64(t))) for t in range(n)]
+def _emit_q8_32(e: em.Emitter, rows: list[Value], codes: list[Value], after: Value) -> None:
+    """32 columns at each of `rows` into 32 bytes at each of `codes`; scales and sums relative to `after`."""
+    n = len(rows)
     scale, inverse = _scales(e, _reduce(e, [_largest32(e, row) for row in rows], lambda a, b: _larger(e, a, b)))
     sums = []
     for t, row in enumerate(rows):
-        low, high = _store_codes(e, row, _lane(e, inverse, t), e.offset(y, 32 * t))
+        low, high = _store_codes(e, row, _lane(e, inverse, t), codes[t])
         sums.append(e.b.add(low, high))
     total = _reduce(e, sums, e.b.add)
-    _store_lanes(e, scale, n, y, Q8_32_SCALE)
-    _store_lanes(e, e.b.neg(total), n, y, Q8_32_NEG_SUM)
-    _store_lanes(e, e.b.fmul(scale, e.to_float(total)), n, y, Q8_32_SCALED_SUM)
+    _store_lanes(e, scale, n, after, Q8_32_SCALE)
+    _store_lanes(e, e.b.neg(total), n, after, Q8_32_NEG_SUM)
+    _store_lanes(e, e.b.fmul(scale, e.to_float(total)), n, after, Q8_32_SCALED_SUM)
 
 
 @operation(void, i64, i64, i64)
-def quantize_q8_32_1(e: em.Emitter, x: Value, stride: Value, y: Value) -> None:
-    """32 columns at x of one token into a Q8_32 block at y, lane 0."""
-    _emit_q8_32(e, 1, x, stride, y)
+def quantize_q8_32_1(e: em.Emitter, x: Value, codes: Value, after: Value) -> None:
+    """32 columns at x of one token: codes to `codes`; scale and sums where lane 0's are in a block at `after`."""
+    _emit_q8_32(e, [x], [codes], after)
 
 
 @operation(void, i64, i64, i64)
 def quantize_q8_32_8(e: em.Emitter, x: Value, stride: Value, y: Value) -> None:
     """32 columns at x of eight tokens, `stride` bytes apart, into a Q8_32 block at y."""
-    _emit_q8_32(e, 8, x, stride, y)
+    rows = [e.b.add(x, e.b.mul(stride, em.I64(t))) for t in range(8)]
+    _emit_q8_32(e, rows, [e.offset(y, 32 * t) for t in range(8)], y)
 
 
 @operation(f32x16, i64)

@@ -36,7 +36,10 @@ class Value:
 
 @dataclass
 class Op:
-    """A kernel, its argument names, and their values: numbers, or Values whose address is meant."""
+    """A kernel, its argument names, and their values: numbers, or Values whose address is meant.
+
+    by_rows: a row kernel, which needs nothing of other rows.
+    """
 
     name: str
     kernel: int
@@ -44,6 +47,7 @@ class Op:
     args: dict[str, Any]
     reads: list[Value]
     writes: list[Value]
+    by_rows: bool = False
 
 
 def float_bits(value: float) -> int:
@@ -73,14 +77,19 @@ class Graph:
     def _add(
         self, name: str, kernel: Any, fields: Sequence[str], reads: list[Value], writes: list[Value], **args: Any
     ) -> None:
-        rows_of = writes[0].rows if writes else "tokens"
-        inputs = self.inputs
-        args["n_rows"] = inputs.n_out_address if rows_of == "out" else inputs.n_tokens_address
-        assert set(args) | {"counter"} == set(fields), set(args) ^ set(fields)
+        """Appends an operation. A row kernel has neither counter nor n_rows."""
+        by_rows = "n_rows" not in fields
+        if not by_rows:
+            args["n_rows"] = self.n_rows_address(writes[0].rows)
+        assert set(args) | {"counter"} == set(fields) | {"counter"}, set(args) ^ set(fields)
         for value in writes:
             for key in [k for k in self._quantized if k[0] is value]:
                 del self._quantized[key]
-        self.ops.append(Op(name, kernel.address, fields, args, reads, writes))
+        self.ops.append(Op(name, kernel.address, fields, args, reads, writes, by_rows))
+
+    def n_rows_address(self, rows: str) -> int:
+        """Where the number of rows of this kind stands."""
+        return self.inputs.n_out_address if rows == "out" else self.inputs.n_tokens_address
 
     def _value(self, name: str, n_cols: int, rows: str = "tokens") -> Value:
         return Value(name, n_cols, _row_stride(n_cols), rows=rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from llmkit.kernels import chain
 from llmkit.kernels.plan import PLAN_FIELDS
 from llmkit.models.graph import SCRATCH, Graph, Op, Value
 from llmkit.models.weights import Matrix
@@ -15,41 +17,55 @@ from llmkit.models.weights import Matrix
 _LINE = 64  # bytes of a cache line
 
 
-def find_barriers(ops: list[Op]) -> list[bool]:
-    """Whether threads meet before each operation: it reads what was written since they met, or writes what was used."""
+def chain_rows(ops: list[Op]) -> list[list[Op]]:
+    """Runs of row kernels over the same rows become one step; every other operation is a step alone."""
+    steps: list[list[Op]] = []
+    for op in ops:
+        if steps and op.by_rows and steps[-1][-1].by_rows and steps[-1][-1].writes[0].rows == op.writes[0].rows:
+            steps[-1].append(op)
+        else:
+            steps.append([op])
+    return steps
+
+
+def find_barriers(steps: list[list[Op]]) -> list[bool]:
+    """Whether threads meet before each step: it reads what was written since they met, or writes what was used."""
     barriers = []
     read: set[Value] = set()
     written: set[Value] = set()
-    for op in ops:
-        meet = bool(written & set(op.reads) or (written | read) & set(op.writes))
+    for step in steps:
+        reads = {value for op in step for value in op.reads}
+        writes = {value for op in step for value in op.writes}
+        meet = bool(written & reads or (written | read) & writes)
         if meet:
             read, written = set(), set()
-        read |= set(op.reads)
-        written |= set(op.writes)
+        read |= reads
+        written |= writes
         barriers.append(meet)
     return barriers
 
 
-def place_values(ops: list[Op], barriers: list[bool], n_rows: int, kept: list[Value]) -> tuple[dict[Value, int], int]:
-    """Offset of each value in one arena, and its size.
+def place_values(
+    steps: list[list[Op]], barriers: list[bool], n_rows: int, elsewhere: Value
+) -> tuple[dict[Value, int], int]:
+    """Offset of each value but `elsewhere` in one arena, and its size.
 
-    A value's memory is used again once all threads have met after its last use; `kept` values stay for the caller.
+    A value's memory is used again once all threads have met after its last use.
     """
     group = np.cumsum(barriers).tolist()
-    last = {value: group[i] for i, op in enumerate(ops) for value in op.reads + op.writes}
+    last = {value: group[i] for i, step in enumerate(steps) for op in step for value in op.reads + op.writes}
     offsets: dict[Value, int] = {}
     free: defaultdict[int, list[int]] = defaultdict(list)
     live: list[tuple[Value, int]] = []
     size = 0
-    for i, op in enumerate(ops):
+    for i, step in enumerate(steps):
         for value, n in [entry for entry in live if last[entry[0]] < group[i]]:
             live.remove((value, n))
-            if value not in kept:
-                free[n].append(offsets[value])
-        for value in op.writes:
-            n = -(-(value.n_bytes(n_rows) + _LINE) // _LINE) * _LINE
-            if value in offsets:
+            free[n].append(offsets[value])
+        for value in [value for op in step for value in op.writes]:
+            if value in offsets or value is elsewhere:
                 continue
+            n = -(-(value.n_bytes(n_rows) + _LINE) // _LINE) * _LINE
             if free[n]:
                 offsets[value] = free[n].pop()
             else:
@@ -63,39 +79,45 @@ class Plan:
 
     def __init__(self, graph: Graph, output: Value, n_rows_max: int, n_threads: int) -> None:
         self.graph, self._output = graph, output
-        ops, barriers = graph.ops, find_barriers(graph.ops)
-        # Logits get memory of their own: address space for all rows, of which the system commits what is written.
-        others = [
-            Op(op.name, op.kernel, op.fields, op.args, self._without(op.reads), self._without(op.writes)) for op in ops
-        ]
-        offsets, size = place_values(others, barriers, n_rows_max, [])
+        steps = chain_rows(graph.ops)
+        barriers = find_barriers(steps)
+        offsets, size = place_values(steps, barriers, n_rows_max, output)
         self._arena = _aligned(size)
-        self._scratch = _aligned(n_threads * max((op.args.get("scratch_bytes", 0) for op in ops), default=0))
-        n_out_rows = -(-n_rows_max // 8) * 8
-        self._logits = np.empty((n_out_rows, output.stride // 4), np.float32)
+        self._scratch = _aligned(n_threads * max(op.args.get("scratch_bytes", 0) for op in graph.ops))
+        # Logits get memory of their own: address space for all rows, of which the system commits what is written.
+        self._logits = np.empty((-(-n_rows_max // 8) * 8, output.stride // 4), np.float32)
         self._addresses = {value: self._arena.ctypes.data + offset for value, offset in offsets.items()}
         self._addresses |= {SCRATCH: self._scratch.ctypes.data, output: self._logits.ctypes.data}
-        self._build(ops, barriers)
+        self._kept: list[npt.NDArray[np.int64]] = []
+        self._build(steps, barriers)
 
-    def _without(self, values: list[Value]) -> list[Value]:
-        return [value for value in values if value is not self._output]
-
-    def _build(self, ops: list[Op], barriers: list[bool]) -> None:
-        self._counters = np.zeros((len(ops) + 1, _LINE // 8), np.int64)
-        self._kernels = np.array([op.kernel for op in ops], np.int64)
-        self._blocks = [self._arguments(op, i) for i, op in enumerate(ops)]
-        self._args = np.array([block.ctypes.data for block in self._blocks], np.int64)
-        self._barriers = np.array(barriers, np.int64)
-        self._meeting = np.zeros(3 * _LINE // 8, np.int64)
+    def _build(self, steps: list[list[Op]], barriers: list[bool]) -> None:
+        self._counters = np.zeros((len(steps), _LINE // 8), np.int64)
+        lowered = [self._lower(step, self._counters[i].ctypes.data) for i, step in enumerate(steps)]
+        kernels, args = (self._array(column) for column in zip(*lowered, strict=True))
+        meeting = self._array([0] * (3 * _LINE // 8))
         fields = dict(
-            n_ops=len(ops), kernels=self._kernels.ctypes.data, args=self._args.ctypes.data,
-            barriers=self._barriers.ctypes.data, counters=self._counters.ctypes.data, barrier=self._meeting.ctypes.data,
+            n_ops=len(steps), kernels=kernels, args=args, barriers=self._array([int(b) for b in barriers]),
+            counters=self._counters.ctypes.data, barrier=meeting,
         )  # fmt: skip
-        self._plan = np.array([fields[name] for name in PLAN_FIELDS], np.int64)
+        self.address = self._array([fields[name] for name in PLAN_FIELDS])
 
-    def _arguments(self, op: Op, i: int) -> npt.NDArray[Any]:
-        args = dict(op.args, counter=self._counters[i].ctypes.data)
-        return np.array([self._resolve(args[name]) for name in op.fields], np.int64)
+    def _array(self, numbers: Iterable[int]) -> int:
+        """Address of these numbers as int64, kept as long as the plan."""
+        self._kept.append(np.array(list(numbers), np.int64))
+        return self._kept[-1].ctypes.data
+
+    def _lower(self, step: list[Op], counter: int) -> tuple[int, int]:
+        """Addresses of the kernel and of the argument block that do this step."""
+        if not step[0].by_rows:
+            return step[0].kernel, self._arguments(step[0], counter)
+        pairs = [number for op in step for number in (op.kernel, self._arguments(op, 0))]
+        n_rows = self.graph.n_rows_address(step[0].writes[0].rows)
+        return chain.chain.address, self._array([counter, n_rows, len(step), self._array(pairs)])
+
+    def _arguments(self, op: Op, counter: int) -> int:
+        args = dict(op.args, counter=counter)
+        return self._array(self._resolve(args[name]) for name in op.fields)
 
     def _resolve(self, arg: int | Value | Matrix) -> int:
         if isinstance(arg, Value):
@@ -104,10 +126,6 @@ class Plan:
             assert arg.packed, f"{arg.name} was never packed"
             return arg.packed
         return arg
-
-    @property
-    def address(self) -> int:
-        return self._plan.ctypes.data
 
     @property
     def logits(self) -> npt.NDArray[Any]:

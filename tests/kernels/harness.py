@@ -36,7 +36,17 @@ def run(kernel: Any, fields: Sequence[str], n_rows: int, n_threads: int = 1, **v
     assert set(values) <= set(fields), set(values) - set(fields)
     counter, rows = np.zeros(8, np.int64), np.array([n_rows], np.int64)
     given = {**values, "counter": counter, "n_rows": rows}
+    if "n_rows" not in fields:
+        _run_rows(kernel, [given.get(name, 0) for name in fields], n_rows)
+        return
     numbers = [given.get(name, 0) for name in fields]
     block = np.array([address(v) if isinstance(v, np.ndarray) else int(v) for v in numbers], np.int64)
     for thread in range(n_threads):
         kernel.ctypes(address(block), thread, n_threads)
+
+
+def _run_rows(kernel: Any, numbers: list[Any], n_rows: int) -> None:
+    """A row kernel, eight rows at a time as `chain` calls it."""
+    block = np.array([address(v) if isinstance(v, np.ndarray) else int(v) for v in numbers], np.int64)
+    for first in range(0, n_rows, 8):
+        kernel.ctypes(address(block), first, min(first + 8, n_rows))
