@@ -52,7 +52,9 @@ def test_every_dependency_is_bounded() -> None:
         assert re.search(r">=[\d.]+,<[\d.]+$", requirement), requirement
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test", "check", "fetch_test_models"])
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (REPO_ROOT / "scripts").iterdir() if not path.suffix and path.is_file())
+)
 def test_scripts_can_be_run(name: str) -> None:
     assert os.access(REPO_ROOT / "scripts" / name, os.X_OK)
 

@@ -300,7 +300,7 @@ def llama_bench(tiny: Path) -> Callable[..., str]:
     return call
 
 
-MANY = ("-b", "16,32", "-ub", "8", "-ctk", "f32", "-ctv", "f32", "-fa", "1", "-t", "2", "-d", "4", "-pg", "4,2")
+MANY = ("-b", "16", "-ub", "8", "-ctk", "f16,f16", "-ctv", "f16", "-fa", "1", "-t", "2", "-d", "4", "-pg", "4,2")
 
 
 @pytest.mark.parametrize("given", [(), MANY])
