@@ -48,7 +48,7 @@ def test_the_search_finds_what_is_wrong() -> None:
     assert source("models/plan.py") is not None
     assert source("models/no_such.py") is None
     text = (REPO_ROOT / "llmkit" / "models" / "plan.py").read_text(encoding="utf-8")
-    assert defines(text, "Plan.address")
+    assert defines(text, "Plan.logits")
     assert not defines(text, "Plan.no_such")
 
 
