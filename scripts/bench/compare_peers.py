@@ -19,14 +19,14 @@ from llmkit.bench.machine import cpu_name, measure_ceilings
 from llmkit.cli import guarded
 from llmkit.engine.thread_team import default_threads
 from llmkit.errors import UsageError
-from scripts.bench.comparison import OURS, Comparison, Row, draw, page
+from scripts.bench.comparison import OURS, Comparison, Row, Turn, draw, page
 from scripts.bench.cpu_watch import CpuWatch
 from scripts.bench.engines import ROOT, Engine, open_engines
 from scripts.bench.jobs import Job
 from scripts.bench.models import NAMES, REAL, find_model
 from scripts.bench.peers import LLAMA_CPP, PEERS
 
-TESTS = "pp512,tg64,8xtg32"
+TESTS = "pp512,tg64,8xtg16"
 QUIET_CORES = 0.1  # that others may use before it is worth a warning
 _TEST = re.compile(r"(?:(\d+)x)?(pp|tg)(\d+)(?:@d(\d+))?")
 _TOGETHER_PROMPT = 16  # tokens in each sequence before they are decoded together
@@ -47,8 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help=f"a file or one of {', '.join(NAMES)} [{' '.join(REAL)}]"
     )
-    parser.add_argument("--tests", default=TESTS, help=f"list of pp512, tg64, tg64@d4096, 8xtg32 [{TESTS}]")
-    parser.add_argument("--rounds", type=int, default=3, help="turns that each engine gets [3]")
+    parser.add_argument("--tests", default=TESTS, help=f"list of pp512, tg64, tg64@d4096, 8xtg16 [{TESTS}]")
+    parser.add_argument("--rounds", type=int, default=2, help="turns that each engine gets [2]")
     parser.add_argument("-t", "--threads", type=int, default=0, help="threads [all cores]")
     parser.add_argument("--engines", help=f"list of {OURS}, {', '.join(PEERS)} [those that are built]")
     parser.add_argument(
@@ -68,13 +68,12 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError("--rounds and --threads are at least 1")
     files = {Path(name).name: find_model(name) for name in args.models or REAL}
     start = time.monotonic()
-    found = Comparison(_machine(n_threads, engines), engines, [])
+    found = Comparison(_machine(n_threads, engines), engines)
     for name, path in files.items():
         with open_engines(path, n_threads, engines, args.ik_repack) as opened:
-            rows, others = compare(name, opened, jobs, args.rounds)
+            rows, turns = compare(name, opened, jobs, args.rounds)
         found.rows += rows
-        if others is not None:
-            found.other_cores = round(max(others, found.other_cores or 0.0), 3)
+        found.turns += turns
     found.seconds = time.monotonic() - start
     _show(found, args)
     return 0
@@ -84,7 +83,7 @@ def parse_test(text: str) -> Job:
     """`pp512`, `tg64`, `tg64@d4096` (after 4096 tokens), `8xtg32` (8 sequences together); UsageError otherwise."""
     parts = _TEST.fullmatch(text.strip())
     if not parts or int(parts[3]) < 1 or (parts[1] and (parts[2] == "pp" or parts[4] or int(parts[1]) < 1)):
-        raise UsageError(f"there is no test {text!r}", "for example pp512, tg64, tg64@d4096, 8xtg32")
+        raise UsageError(f"there is no test {text!r}", "for example pp512, tg64, tg64@d4096, 8xtg16")
     if parts[1]:
         return Job("together", int(parts[3]), n_sequences=int(parts[1]), n_prompt=_TOGETHER_PROMPT)
     return Job("prompt" if parts[2] == "pp" else "generate", int(parts[3]), depth=int(parts[4] or 0))
@@ -113,21 +112,20 @@ def _machine(n_threads: int, engines: list[str]) -> dict[str, Any]:
     }
 
 
-def compare(model: str, engines: list[Engine], jobs: list[Job], rounds: int) -> tuple[list[Row], float | None]:
-    """The rows of one model, and how many cores others used while an engine ran, at worst."""
+def compare(model: str, engines: list[Engine], jobs: list[Job], rounds: int) -> tuple[list[Row], list[Turn]]:
+    """The rows of one model, and who had a turn when, with what others did to the CPU meanwhile."""
     rows = {job: Row(model, job.name, {engine.name: [] for engine in engines}) for job in jobs}
-    worst: float | None = None
+    turns = []
     with report.progress(model, rounds * len(engines), "turn") as bar:
         for turn in range(rounds):
             # Whoever comes first meets a cooler machine: each is first in its turn.
             for engine in engines[turn % len(engines) :] + engines[: turn % len(engines)]:
-                watch = CpuWatch(engine_pids(engines))
+                start, watch = time.monotonic(), CpuWatch(engine_pids(engines))
                 for job, rates in _turn(engine, jobs, turn, rounds):
                     rows[job].samples[engine.name] += rates
-                others = watch.others()
-                worst = others if worst is None or others is None else max(worst, others)
+                turns.append(Turn(model, engine.name, turn, time.monotonic() - start, watch.others()))
                 bar.update(1)
-    return list(rows.values()), worst
+    return list(rows.values()), turns
 
 
 def engine_pids(engines: list[Engine]) -> list[int]:

@@ -4,7 +4,7 @@ Owns the figures and their looks, and the targets of the project. Knows nothing 
 """
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,7 +30,7 @@ TARGETS: dict[tuple[str, str], dict[str, float]] = {
 }
 for _model in ("smollm2", "gemma", "qwen"):
     TARGETS[_model, "tg64 @ d4096"] = {LLAMA: 1.5, IK: 1.0}
-    TARGETS[_model, "8x tg32"] = {LLAMA: 2.0, IK: 1.1}
+    TARGETS[_model, "8x tg16"] = {LLAMA: 2.0, IK: 1.1}
 
 
 @dataclass
@@ -66,15 +66,31 @@ class Row:
         }
 
 
+@dataclass(frozen=True)
+class Turn:
+    """When an engine measured: how long, and how many cores others used on average meanwhile; None: not known."""
+
+    model: str
+    engine: str
+    turn: int
+    seconds: float
+    other_cores: float | None
+
+
 @dataclass
 class Comparison:
-    """All rows, and under which circumstances. `other_cores`: how many cores others used, at worst; None: unknown."""
+    """All rows, and under which circumstances."""
 
     machine: dict[str, Any]
     engines: list[str]
-    rows: list[Row]
+    rows: list[Row] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     seconds: float = 0.0
-    other_cores: float | None = None
+
+    @property
+    def other_cores(self) -> float | None:
+        """How many cores others used in the worst turn; None: not known."""
+        return max((turn.other_cores for turn in self.turns if turn.other_cores is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -83,6 +99,7 @@ class Comparison:
             "seconds": round(self.seconds, 1),
             "other_cores": self.other_cores,
             "rows": [row.to_json() for row in self.rows],
+            "turns": [asdict(turn) for turn in self.turns],
         }
 
     def table(self, style: str = "simple") -> str:

@@ -13,7 +13,7 @@ from llmkit.bench.machine import Ceilings
 from llmkit.errors import UsageError
 from scripts.bench import compare_peers
 from scripts.bench.compare_peers import main, parse_test
-from scripts.bench.comparison import Comparison, Row, draw, page
+from scripts.bench.comparison import Comparison, Row, Turn, draw, page
 from scripts.bench.jobs import Job
 from scripts.bench.peers import LLAMA_CPP
 from tests.scripts.fake_peers import install
@@ -50,14 +50,17 @@ def test_turns() -> None:
     log: list[tuple[str, list[str], int]] = []
     engines = [FakeEngine("llmkit", 100, log), FakeEngine("llama.cpp", 10, log)]
     jobs = [Job("prompt", 4), Job("generate", 2, depth=8)]
-    rows, others = compare_peers.compare("m", list(engines), jobs, 3)
+    rows, turns = compare_peers.compare("m", list(engines), jobs, 3)
     ours, theirs = ("llmkit", ["pp4", "tg2 @ d8"], 1), ("llama.cpp", ["pp4"], 1)
     deep = ("llama.cpp", ["tg2 @ d8"], 3)
     assert log == [ours, theirs, theirs, deep, ours, ours, theirs]
     assert [(row.model, row.test) for row in rows] == [("m", "pp4"), ("m", "tg2 @ d8")]
     assert rows[0].samples == {"llmkit": [100, 102, 104], "llama.cpp": [10, 11, 15]}
     assert rows[1].samples == {"llmkit": [101, 103, 105], "llama.cpp": [12, 13, 14]}
-    assert others is None or others >= 0
+    assert [(turn.engine, turn.turn) for turn in turns] == [
+        *(("llmkit", 0), ("llama.cpp", 0), ("llama.cpp", 1), ("llmkit", 1), ("llmkit", 2), ("llama.cpp", 2)),
+    ]
+    assert all(turn.other_cores is None or turn.other_cores >= 0 for turn in turns)
 
 
 def test_rows() -> None:
@@ -80,7 +83,8 @@ def found() -> Comparison:
         Row("smollm2", "pp512", {"llmkit": [1000.0], "llama.cpp": [500.0]}),
         Row("smollm2", "tg64", {"llmkit": [99.96], "llama.cpp": [50.0]}),
     ]
-    return Comparison(MACHINE, ["llmkit", "llama.cpp"], rows, 12.0, 0.01)
+    turns = [Turn("smollm2", "llmkit", 0, 1.0, None), Turn("smollm2", "llama.cpp", 0, 1.0, 0.012)]
+    return Comparison(MACHINE, ["llmkit", "llama.cpp"], rows, turns, 12.0)
 
 
 def test_the_table() -> None:
@@ -174,5 +178,5 @@ def test_others_are_warned_of(fake: dict[str, Any], tmp_path: Path, capfd: pytes
 def test_writing_the_page(fake: dict[str, Any], tmp_path: Path) -> None:
     assert main([str(tmp_path / "m.gguf"), "--tests", "pp4", "--write", "-q"]) == 0
     text = (tmp_path / "docs" / "benchmarks.md").read_text()
-    assert "\nscripts/compare_peers m.gguf --tests pp4 --rounds 3 -t " in text
+    assert "\nscripts/compare_peers m.gguf --tests pp4 --rounds 2 -t " in text
     assert str(tmp_path) not in text
