@@ -9,15 +9,16 @@ from pathlib import Path
 
 from tests import engine_runs as runs
 
-N_TOKENS = 45
+N_TOKENS, N_TOKENS_LARGE, LARGE_BYTES = 45, 19, 50_000_000  # the generic path takes its time
 
 
 def digest_of(path: Path) -> str:
     """A prompt in chunks of 16 and then token by token, so that both the tile and the one-token kernels take part."""
     with runs.context(path, n_threads=2, kv="f16", n_ctx=128) as ctx:
         seq = ctx.new_sequence()
-        ids = runs.random_ids(N_TOKENS, 100, seed=4)
-        parts = [ids[0:16], ids[16:32], *([token] for token in ids[32:])]
+        n = N_TOKENS_LARGE if path.stat().st_size > LARGE_BYTES else N_TOKENS
+        ids, whole = runs.random_ids(n, 100, seed=4), n // 16 * 16
+        parts = [*(ids[i : i + 16] for i in range(0, whole, 16)), *([token] for token in ids[whole:])]
         rows = [runs.feed(ctx, [(seq, part)]) for part in parts]
     return "".join(runs.digest(r)[:16] for r in rows)
 

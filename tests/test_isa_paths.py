@@ -51,7 +51,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, real_model: Callable[[str],
 
 def digests(models: list[str], lowered: dict[str, str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.isa_digest", *models]
-    done = subprocess.run(command, cwd=REPO_ROOT, env={**os.environ, **lowered}, capture_output=True, timeout=280)
+    done = subprocess.run(command, cwd=REPO_ROOT, env={**os.environ, **lowered}, capture_output=True, timeout=500)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -62,6 +62,7 @@ def native(models: list[str]) -> dict[str, Any]:
     return digests(models, {})
 
 
+@pytest.mark.timeout(600)  # compiles every kernel when their sources have changed
 @pytest.mark.parametrize("name", list(LOWERED))
 def test_equal_bits(models: list[str], native: dict[str, Any], name: str) -> None:
     if native["path"] == name:
