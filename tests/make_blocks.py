@@ -1,31 +1,55 @@
 """Random weights as the bytes of any tensor type that llmkit runs, for tiny models.
 
-Owns the random blocks. Types that the `gguf` package can quantise go through it, so that a block is what a real file
-would hold; K-quants, which it cannot, are blocks with random codes and scales of a size that gives the wanted spread.
+Owns the random blocks. Floats, the types of 4 to 8 bits with 32 values a block, and MXFP4 are quantised by the `gguf`
+package, so that a block is what a real file would hold. The others are blocks with random codes and scales, and a d
+that gives the wanted spread: wherever every byte is valid, random bytes, and a d of either sign.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from llmkit.files.ggml_types import GGML_TYPES, TYPE_IDS
+from llmkit.quants.registry import TYPES as RUN
 
 Bytes = npt.NDArray[np.uint8]
 
-TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""The tensor types of the first milestone, by ggml's names."""
+TYPES = tuple(name for name, *_ in RUN.values())
+"""The tensor types that llmkit runs, by ggml's names."""
+
+RANDOM_BYTES = {
+    "Q3_K": (108, 43.4),
+    "IQ2_XXS": (0, 53.4),
+    "IQ2_XS": (0, 55.8),
+    "IQ2_S": (0, 56.3),
+    "IQ3_XXS": (0, 142.6),
+    "IQ3_S": (0, 140.2),
+    "IQ1_S": (0, 7.20),
+    "IQ1_M": (-1, 7.20),
+    "IQ4_NL": (0, 67.4),
+    "IQ4_XS": (0, 1248.0),
+    "TQ1_0": (52, 0.817),
+    "TQ2_0": (64, 1.225),
+    "Q1_0": (0, 1.0),
+    "Q2_0": (0, 1.225),
+}
+"""Types all of whose bytes may be anything: where d (f16) stands, and the root mean square of the values for d = 1."""
 
 
 def random_tensor(rng: np.random.Generator, shape: tuple[int, ...], type: str, std: float) -> Bytes:
     """Bytes of a tensor of `shape` (GGUF order) and `type`: values of mean 0 and a deviation of about `std`."""
-    if type in ("Q4_K", "Q5_K", "Q6_K"):
-        n_blocks = int(np.prod(shape)) // 256
-        return random_q6_k(rng, n_blocks, std) if type == "Q6_K" else random_q45_k(rng, n_blocks, type, std)
+    n_blocks = int(np.prod(shape)) // GGML_TYPES[TYPE_IDS[type]].block_size
+    if type in RANDOM_BYTES:
+        return random_bytes(rng, n_blocks, type, std)
+    if type in ("Q4_K", "Q5_K"):
+        return random_q45_k(rng, n_blocks, type, std)
+    if type in ("Q2_K", "Q6_K", "NVFP4"):
+        return {"Q2_K": random_q2_k, "Q6_K": random_q6_k, "NVFP4": random_nvfp4}[type](rng, n_blocks, std)
     values = rng.standard_normal(tuple(reversed(shape)), dtype=np.float32) * np.float32(std)
     return quantized(values, type)
 
 
 def quantized(values: npt.NDArray[np.float32], type: str) -> Bytes:
-    """The bytes of `values` (shape in NumPy order, rows last) as `type`, which must be none of the K-quants."""
+    """The bytes of `values` (shape in NumPy order, rows last) as `type`, which the `gguf` package can make."""
     if type == "F32":
         return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     from gguf.constants import GGMLQuantizationType
@@ -55,6 +79,36 @@ def random_q6_k(rng: np.random.Generator, n_blocks: int, std: float) -> Bytes:
     codes = rng.integers(0, 256, (n_blocks, 192), dtype=np.uint8)
     scales = rng.integers(-127, 128, (n_blocks, 16), dtype=np.int8).view(np.uint8)
     return np.concatenate([codes, scales, _half(d)], axis=1).reshape(-1)
+
+
+def random_q2_k(rng: np.random.Generator, n_blocks: int, std: float) -> Bytes:
+    """Blocks of Q2_K: random codes (mean 1.5), minima that are the scales of 1 to 15, and dmin = 1.5 d."""
+    d = std / 10.16 * rng.uniform(0.7, 1.3, n_blocks)
+    scales = rng.integers(1, 16, (n_blocks, 16), dtype=np.uint8)
+    codes = rng.integers(0, 256, (n_blocks, 64), dtype=np.uint8)
+    return np.concatenate([scales * np.uint8(17), codes, _half(d), _half(1.5 * d)], axis=1).reshape(-1)
+
+
+def random_nvfp4(rng: np.random.Generator, n_blocks: int, std: float) -> Bytes:
+    """Blocks of NVFP4: random codes (root mean square 5.85), E4M3 scales of twice the size (it halves them)."""
+    codes = np.arange(1, 127)
+    scales = np.where(codes < 8, codes * 2.0**-9, (8 + codes % 8) * 2.0 ** (codes // 8 - 10.0))
+    wanted = 2 * std / 5.85 * rng.uniform(0.7, 1.3, (n_blocks, 4))
+    chosen = codes[np.abs(wanted[..., None] - scales).argmin(-1)].astype(np.uint8)
+    return np.concatenate([chosen, rng.integers(0, 256, (n_blocks, 32), dtype=np.uint8)], axis=1).reshape(-1)
+
+
+def random_bytes(rng: np.random.Generator, n_blocks: int, type: str, std: float) -> Bytes:
+    """Blocks of one of RANDOM_BYTES."""
+    at, size = RANDOM_BYTES[type]
+    blocks = rng.integers(0, 256, (n_blocks, GGML_TYPES[TYPE_IDS[type]].type_size), dtype=np.uint8)
+    d = std / size * rng.uniform(0.7, 1.3, n_blocks) * rng.permutation(np.resize([1.0, -1.0], n_blocks))
+    if type == "IQ1_M":  # four bits of d on top of each of the four uint16 that end a block
+        nibbles = d.astype(np.float16).view(np.uint16)[:, None] >> np.array([0, 4, 8, 12], np.uint16) & 15
+        blocks[:, 49::2] = blocks[:, 49::2] & 15 | nibbles.astype(np.uint8) << 4
+    else:
+        blocks[:, at : at + 2] = _half(d)
+    return blocks.reshape(-1)
 
 
 def _half(values: npt.NDArray[np.float64]) -> Bytes:
