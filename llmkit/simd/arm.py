@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
 from llmkit.simd.emitter import I8, I32, I32X16, Emitter, Value
@@ -39,3 +41,10 @@ class NeonDotprod(Emitter):
         eight = ir.Constant(ir.VectorType(I32, 8), list(range(8)))
         low, high = (self.b.shuffle_vector(parts[k], parts[k + 1], eight) for k in (0, 2))
         return self.b.shuffle_vector(low, high, ir.Constant(I32X16, list(range(16))))
+
+    def lookup16(self, codes: Value, table: Sequence[int]) -> Value:
+        entries, name = ir.Constant(I8X16, list(table)), "llvm.aarch64.neon.tbl1.v16i8"
+        parts = [self.intrinsic(name, I8X16, [entries, self._quarter(codes, k, I8X16)]) for k in range(4)]
+        both = ir.Constant(ir.VectorType(I32, 32), list(range(32)))
+        low, high = (self.b.shuffle_vector(parts[k], parts[k + 1], both) for k in (0, 2))
+        return self.b.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, 64), list(range(64))))

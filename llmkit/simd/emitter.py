@@ -184,3 +184,11 @@ class Emitter:
         lanes = [ir.Constant(I32X16, list(range(k, 64, 4))) for k in range(4)]
         parts = [b.shuffle_vector(product, product, lane) for lane in lanes]
         return b.add(acc, b.add(b.add(parts[0], parts[1]), b.add(parts[2], parts[3])))
+
+    def lookup16(self, codes: Value, table: Sequence[int]) -> Value:
+        """table[code] for 64 codes 0..15 in bytes; `table`: 16 bytes 0..255. Here a tree of choices, bit by bit."""
+        values = [self.const(I8X64, value) for value in table]
+        for bit in range(4):
+            is_set = self.b.icmp_unsigned("!=", self.and_bytes(codes, 1 << bit), self.const(I8X64, 0))
+            values = [self.b.select(is_set, odd, even) for even, odd in zip(values[0::2], values[1::2], strict=True)]
+        return values[0]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
-from llmkit.simd.emitter import I8X32, I32, I32X16, Emitter, Value
+from llmkit.simd.emitter import I8X32, I8X64, I32, I32X16, Emitter, Value
 
 I16X16, I32X8 = ir.VectorType(ir.IntType(16), 16), ir.VectorType(I32, 8)
 
@@ -17,6 +19,10 @@ class Avx512Vnni(Emitter):
 
     def dot_bytes(self, acc: Value, unsigned: Value, signed: Value, small: bool) -> Value:
         return self.intrinsic("llvm.x86.avx512.vpdpbusd.512", I32X16, [acc, unsigned, signed])
+
+    def lookup16(self, codes: Value, table: Sequence[int]) -> Value:
+        entries = ir.Constant(I8X64, list(table) * 4)
+        return self.intrinsic("llvm.x86.avx512.pshuf.b.512", I8X64, [entries, codes])
 
 
 class Avx2(Emitter):
@@ -43,3 +49,8 @@ class Avx2(Emitter):
         low, high = (self._dot_half(u, s, small) for u, s in halves)
         lanes = ir.Constant(I32X16, list(range(16)))
         return self.b.add(acc, self.b.shuffle_vector(low, high, lanes))
+
+    def lookup16(self, codes: Value, table: Sequence[int]) -> Value:
+        entries = ir.Constant(I8X32, list(table) * 2)
+        low, high = (self.intrinsic("llvm.x86.avx2.pshuf.b", I8X32, [entries, half]) for half in self._halves(codes))
+        return self.b.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, 64), list(range(64))))
