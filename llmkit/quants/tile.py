@@ -14,7 +14,7 @@ from typing import Any
 
 from numba import types
 
-from llmkit.kernels.activation_tile import BLOCK_BYTES, GROUP
+from llmkit.kernels.activation_tile import BLOCK, BLOCK_BYTES, GROUP
 from llmkit.simd import emitter as em
 from llmkit.simd.loop import emit_loop
 from llmkit.simd.vector import operation
@@ -27,7 +27,7 @@ N_ROWS = 16
 class TileFormat:
     """How 16 rows x `block` columns of one type are stored and multiplied."""
 
-    block: int  # columns
+    block: int  # columns: one or more blocks of the activations
     tile_bytes: int  # bytes of 16 rows x block
     activation: int  # kind of activation_tile
 
@@ -78,7 +78,7 @@ def zeros(e: em.Emitter, n: int) -> list[Value]:
 def _emit_rows(e: em.Emitter, fmt: TileFormat, lanes: range, args: tuple[Value, ...]) -> None:
     """One tile for the token lanes `lanes` of a group: the loop over blocks, then bias, residual and store."""
     w, x, y, y_stride, n_blocks, bias, accumulate = args
-    b, x_block = e.b, BLOCK_BYTES[fmt.activation]
+    b, x_block = e.b, fmt.block // BLOCK[fmt.activation] * BLOCK_BYTES[fmt.activation]
 
     def body(i: Value, acc: list[Value]) -> list[Value]:
         w_block = b.add(w, b.mul(i, em.I64(fmt.tile_bytes)))

@@ -5,6 +5,7 @@ import pytest
 from llvmlite import ir
 
 from llmkit.quants.formats import Block32Format
+from llmkit.quants.iq4_xs import FORMAT as IQ4_XS
 from llmkit.quants.super_block import Q6KFormat, ScaleMinFormat
 from llmkit.quants.tile import TileFormat, _emit_tokens
 from llmkit.simd import emitter as em
@@ -51,3 +52,9 @@ def test_a_tile_uses_the_byte_dot_product_of_its_machine(name: str, fmt: TileFor
 def test_without_any_extension_a_tile_still_lowers() -> None:
     emitter, triple, features, instruction = MACHINES["generic"]
     assert instruction in assemble(FORMATS[0], emitter, triple, features)
+
+
+@pytest.mark.parametrize(("name", "instruction"), [("avx512vnni", "vpshufb"), ("avx2", "vpshufb"), ("neon", "tbl")])
+def test_a_table_of_values_is_looked_up_by_one_instruction(name: str, instruction: str) -> None:
+    emitter, triple, features, _ = MACHINES[name]
+    assert instruction in assemble(IQ4_XS, emitter, triple, features)
