@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 from typing import Self
@@ -10,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from llmkit.engine.batch import Segment
-from llmkit.engine.memory_limit import choose_n_ctx
+from llmkit.engine.memory_limit import check_room, choose_n_ctx
 from llmkit.engine.thread_team import ThreadTeam, default_threads
 from llmkit.engine.ubatch import Piece, fill_inputs, split
-from llmkit.errors import NumericsError, UsageError
+from llmkit.errors import LlmkitError, NumericsError, UsageError
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.sequence import Sequence
 from llmkit.models.graph import max_queries
@@ -42,6 +43,7 @@ class Context:
         self._plan = Plan(graph, logits, self._inputs.n_rows_max, self.n_threads)
         self._out = np.empty((0, model.config.n_vocab), np.float32)
         self._team = ThreadTeam(self.n_threads)
+        self._decoding = threading.RLock()
 
     @property
     def team(self) -> ThreadTeam:
@@ -55,7 +57,7 @@ class Context:
         return self.kv.new_sequence()
 
     def free_sequence(self, seq: Sequence) -> None:
-        """Ends a sequence and frees its cells."""
+        """Ends a sequence and frees its cells; a second time does nothing."""
         self.kv.free(seq)
 
     # -- decoding -------------------------------------------------------------------------------------------------
@@ -63,22 +65,52 @@ class Context:
     def decode(self, segments: list[Segment]) -> npt.NDArray[np.float32]:
         """Computes new tokens; the logits that were wanted, float32 [n_out, n_vocab] in the segments' order.
 
-        The result is valid until the next call. ContextFullError when the tokens do not fit: nothing has changed then.
-        NumericsError when logits are no finite numbers: the segments' tokens are forgotten again.
+        The result is valid until the next call. Whatever is raised, all sequences are what they were before:
+        ContextFullError when the tokens do not fit, NumericsError when logits are no finite numbers, UsageError for
+        what is no token id of the model, no sequence of this context, or when another thread is decoding.
         """
-        lengths = [(segment.seq, segment.seq.n_tokens) for segment in segments]
+        if not self._decoding.acquire(blocking=False):
+            raise UsageError("the context is decoding in another thread", "give each thread a context of its own")
+        lengths: dict[Sequence, int] = {}
         try:
-            for segment in segments:
-                self.kv.append(segment.seq, self._checked(segment.tokens))
-            return self._run(split(segments, [n for _, n in lengths], self.n_ubatch))
-        except BaseException:
-            for seq, n in reversed(lengths):
-                self.kv.truncate(seq, n)
+            try:
+                lengths = self._lengths(segments)
+                starts = [self._append(segment) for segment in segments]
+                return self._run(split(segments, starts, self.n_ubatch))
+            finally:
+                self._decoding.release()
+        except BaseException as error:
+            self._forget(lengths, exactly=isinstance(error, LlmkitError))
             raise
+
+    def _lengths(self, segments: list[Segment]) -> dict[Sequence, int]:
+        """How long each sequence is now; UsageError for one that this context does not have."""
+        for segment in segments:
+            if segment.seq not in self.kv.sequences:
+                raise UsageError("the sequence was freed, or belongs to another context", "take one of new_sequence()")
+        return {segment.seq: segment.seq.n_tokens for segment in segments}
+
+    def _append(self, segment: Segment) -> int:
+        """Gives the segment's tokens cells; the position of the first."""
+        start: int = segment.seq.n_tokens
+        self.kv.append(segment.seq, self._checked(segment.tokens))
+        return start
+
+    def _forget(self, lengths: dict[Sequence, int], *, exactly: bool) -> None:
+        """Cuts sequences back. Unless `exactly`, an interruption may have fallen between two steps of an append."""
+        for seq, n in lengths.items():
+            self.kv.truncate(seq, n)
+        if not exactly:
+            self.kv.recount()
 
     def _checked(self, tokens: list[int]) -> npt.NDArray[np.int32]:
         """Token ids as int32; UsageError names the first that the vocabulary does not have."""
-        ids = np.asarray(tokens, np.int64)
+        try:
+            ids = np.asarray(tokens) if len(tokens) else np.empty(0, np.int64)
+        except ValueError:
+            ids = np.empty((1, 0))
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise UsageError("a segment's tokens are no list of whole numbers", "give ids of this model's tokenizer")
         bad = ids[(ids < 0) | (ids >= self.model.config.n_vocab)]
         if bad.size:
             message = f"token id {bad[0]} is not in the vocabulary of {self.model.config.n_vocab}"
@@ -91,6 +123,7 @@ class Context:
         if len(ubatches) == 1:
             return self._run_one(ubatches[0])
         if len(self._out) < n_out:
+            check_room(4 * n_out * self.model.config.n_vocab, f"the logits of {n_out} tokens")
             self._out = np.empty((n_out, self.model.config.n_vocab), np.float32)
         done = 0
         for pieces in ubatches:
@@ -117,12 +150,14 @@ class Context:
         """Runs one token through the plan, so that all pages and kernels are there; seconds."""
         start = time.perf_counter()
         seq = self.new_sequence()
-        self.decode([Segment(seq, [0], "last")])
-        self.free_sequence(seq)
+        try:
+            self.decode([Segment(seq, [0], "last")])
+        finally:
+            self.free_sequence(seq)
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """Ends the threads. The context cannot decode any more."""
+        """Ends the threads. The context cannot decode any more; closing it again does nothing."""
         self._team.close()
 
     def __enter__(self) -> Self:

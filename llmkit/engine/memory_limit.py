@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from llmkit.errors import ContextFullError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.kv_cache import KvLayout
 
@@ -30,9 +31,39 @@ def _cgroup_room(otherwise: int) -> int:
         return otherwise
 
 
+def total_memory() -> int:
+    """Bytes of the machine, or what the cgroup v2 allows of them."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit:
+            return min(total, int(limit.read()))
+    except (OSError, ValueError):
+        return total
+
+
+_ALWAYS_ALLOWED = 64 << 20
+
+
+def check_room(n_bytes: int, what: str) -> None:
+    """UsageError when `what` takes more than the free memory: the system would promise it and then end the process."""
+    if n_bytes > _ALWAYS_ALLOWED and n_bytes > (free := free_memory()):
+        message = f"{what} take {n_bytes / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB of memory are free"
+        raise UsageError(message, "ask for fewer at a time")
+
+
 def choose_n_ctx(wanted: int, n_ctx_train: int, layout: KvLayout) -> tuple[int, str]:
-    """The context's size in tokens and where it comes from; 0 wants the smaller of training context and memory."""
+    """The context's size in tokens and where it comes from; 0 wants the smaller of training context and memory.
+
+    ContextFullError when more is wanted than the machine's whole memory holds.
+    """
     if wanted > 0:
+        n_bytes, total = -(-wanted // BLOCK_CELLS) * layout.block_bytes, total_memory()
+        if n_bytes > total:
+            message = (
+                f"a context of {wanted} tokens takes {n_bytes / 2**30:.1f} GiB for keys and values, "
+                f"but the machine has {total / 2**30:.1f} GiB of memory"
+            )
+            raise ContextFullError(message, f"-c {total // layout.block_bytes * BLOCK_CELLS} would be the most")
         return wanted, "as asked"
     room = free_memory() // 2 // layout.block_bytes * BLOCK_CELLS
     if room < n_ctx_train:

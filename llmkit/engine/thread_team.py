@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
 import numpy as np
+import numpy.typing as npt
 
-from llmkit.kernels.plan import CONTROL_SIZE, STOP, lead, publish, wake, work
+from llmkit.errors import UsageError
+from llmkit.kernels.plan import CONTROL_SIZE, rest, run, stop, work
+
+_WAKING_YIELDS = 1000
 
 
 def default_threads() -> int:
@@ -29,48 +34,83 @@ def _cgroup_cores(otherwise: int) -> int:
         return otherwise
 
 
+class _Workers:
+    """The threads of a team but the caller's, and the memory by which they are told what to do.
+
+    The threads hold this memory and their locks, never the team, which therefore ends when nobody uses it any more.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.memory = np.zeros(CONTROL_SIZE + 8 * (n_threads + 1) + 8, np.int64)
+        self.control = (self.memory.ctypes.data + 63) // 64 * 64
+        self.locks = [threading.Lock() for _ in range(1, n_threads)]
+        self.threads: list[threading.Thread] = []
+        try:
+            for i, lock in enumerate(self.locks, start=1):
+                lock.acquire()
+                arguments = (self.memory, self.control, lock, i, n_threads)
+                thread = threading.Thread(target=_serve, args=arguments, daemon=True, name=f"llmkit-{i}")
+                thread.start()
+                self.threads.append(thread)
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, RuntimeError):
+                raise UsageError(f"the system gives no {n_threads} threads: {error}", "ask for fewer (-t)") from error
+            raise
+
+    def wake(self) -> None:
+        """Lets go whoever sleeps. One that is awake will wake up once for nothing when it next sleeps."""
+        for lock in self.locks:
+            if lock.locked():
+                lock.release()
+
+    def stop(self) -> None:
+        """Ends the threads and waits for them."""
+        stop(self.control)
+        self.wake()
+        for thread in self.threads:
+            if thread is not threading.current_thread():  # where the garbage collector came to run
+                thread.join()
+
+
+def _serve(memory: npt.NDArray[np.int64], control: int, lock: threading.Lock, worker: int, n_threads: int) -> None:
+    """A worker's life; `memory` is what `control` points into."""
+    seen = 0
+    while (seen := work(control, worker, n_threads, seen)) >= 0:
+        lock.acquire()
+
+
 class ThreadTeam:
-    """`n_threads` threads, the caller's included. One plan at a time."""
+    """`n_threads` threads, the caller's included. One plan at a time; a team that nobody refers to ends by itself.
+
+    A plan runs whole or not at all, even where KeyboardInterrupt falls between two lines of this file. After a fork the
+    child's team has threads of its own.
+    """
 
     def __init__(self, n_threads: int) -> None:
         self.n_threads = n_threads
-        memory = np.zeros(CONTROL_SIZE + 8 * (n_threads + 1) + 8, np.int64)
-        self._memory = memory
-        self._control = (memory.ctypes.data + 63) // 64 * 64
-        self._locks = [threading.Lock() for _ in range(n_threads)]
-        self._workers = [threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(1, n_threads)]
-        for lock in self._locks:
-            lock.acquire()
-        for worker in self._workers:
-            worker.start()
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._workers = _Workers(self.n_threads)
+        self._stop = weakref.finalize(self, self._workers.stop)
 
     def run(self, plan: int) -> None:
-        """Runs the plan at this address to its end."""
-        publish(self._control, plan)
-        self._wake_all()
-        lead(self._control, plan, self.n_threads)
-
-    def _wake_all(self) -> None:
-        for i in range(1, self.n_threads):
-            if wake(self._control, i):
-                self._locks[i].release()
-
-    def _serve(self, worker: int) -> None:
-        seen = 0
-        while True:
-            seen = work(self._control, worker, self.n_threads, seen)
-            if seen < 0:
-                return
-            self._locks[worker].acquire()
+        """Runs the plan at this address to its end; UsageError on a team that was closed."""
+        if not self._stop.alive:
+            raise UsageError("the context is closed", "make a new one")
+        if self._pid != os.getpid():
+            self._start()
+        workers, n_yields = self._workers, 0
+        try:
+            while not run(workers.control, plan, self.n_threads, n_yields):
+                workers.wake()
+                n_yields = _WAKING_YIELDS
+        except BaseException:
+            rest(workers.control)
+            raise
 
     def close(self) -> None:
-        """Ends the workers."""
-        if not self._workers:
-            return
-        self._memory[(self._control + STOP - self._memory.ctypes.data) // 8] = 1
-        idle = np.zeros(6, np.int64)
-        publish(self._control, idle.ctypes.data)
-        self._wake_all()
-        for worker in self._workers:
-            worker.join()
-        self._workers = []
+        """Ends the workers; a second time does nothing."""
+        self._stop()

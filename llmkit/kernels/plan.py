@@ -14,7 +14,6 @@ from llmkit.simd.ops import (
     atomic_load,
     atomic_store,
     call_kernel,
-    compare_exchange,
     exchange,
     fetch_add,
     pause,
@@ -27,8 +26,9 @@ from llmkit.simd.ops import (
 PLAN_FIELDS = ("n_ops", "kernels", "args", "barriers", "counters", "barrier")
 N_OPS, KERNELS, ARGS, BARRIERS, COUNTERS, BARRIER = range(6)
 
-# Byte offsets in control.
-GENERATION, PLAN, N_FINISHED, STOP, WORKERS = 0, 64, 128, 192, 256
+# Byte offsets in control. HOLD: 1 while a plan is about to run or runs, when no worker may fall asleep. WORKERS: AWAKE
+# or ASLEEP for each, which the worker alone writes.
+GENERATION, PLAN, N_FINISHED, STOP, HOLD, WORKERS = 0, 64, 128, 192, 256, 320
 AWAKE, ASLEEP = 0, 1
 CONTROL_SIZE = WORKERS // 8
 
@@ -68,18 +68,33 @@ def _walk(plan, thread, n_threads):
         call_kernel(arg(kernels, i), arg(args, i), thread, n_threads)
 
 
-@entry(types.void(i64, i64))
-def publish(control, plan):
-    """Hands a plan to the workers that are awake; those asleep must be woken."""
+@helper
+def _all_awake(control, n_threads, n_yields):
+    """Whether every worker is awake, or wakes up while this thread yields `n_yields` times for each."""
+    for worker in range(1, n_threads):
+        n = 0
+        while fetch_add(control + WORKERS + 64 * worker, 0) == ASLEEP:
+            if n >= n_yields:
+                return False
+            n += 1
+            yield_core(0)
+    return True
+
+
+@entry(i64(i64, i64, i64, i64))
+def run(control, plan, n_threads, n_yields):
+    """Runs a plan with all workers, the calling thread as thread 0: 1, and all threads are done.
+
+    0: a worker sleeps and none has seen the plan. Wake them and call again, or call `rest`. So a plan is never left
+    half run, wherever the caller is interrupted.
+    """
+    exchange(control + HOLD, 1)
+    if not _all_awake(control, n_threads, n_yields):
+        return 0
     zero_bytes(arg(plan, COUNTERS), 64 * arg(plan, N_OPS))
     atomic_store(control + PLAN, plan)
     atomic_store(control + N_FINISHED, 0)
     fetch_add(control + GENERATION, 1)
-
-
-@entry(types.void(i64, i64, i64))
-def lead(control, plan, n_threads):
-    """The calling thread's share as thread 0; returns when all threads are done."""
     _walk(plan, 0, n_threads)
     n = 0
     while atomic_load(control + N_FINISHED) < n_threads - 1:
@@ -88,29 +103,41 @@ def lead(control, plan, n_threads):
             pause(0)
         else:
             yield_core(0)
+    atomic_store(control + HOLD, 0)
+    return 1
 
 
-@entry(i64(i64, i64))
-def wake(control, worker):
-    """Marks a worker (1 ..) awake; 1 when it was asleep and waits for its lock."""
-    return exchange(control + WORKERS + 64 * worker, AWAKE)
+@entry(types.void(i64))
+def rest(control):
+    """Lets the workers fall asleep, after a `run` that gave 0."""
+    atomic_store(control + HOLD, 0)
+
+
+@entry(types.void(i64))
+def stop(control):
+    """Tells the workers to end; those asleep must be woken."""
+    atomic_store(control + STOP, 1)
+    fetch_add(control + GENERATION, 1)
 
 
 @helper
 def _next_plan(control, worker, seen):
     """Waits for a generation after `seen`; `seen` itself when the worker is now asleep."""
     state, n = control + WORKERS + 64 * worker, 0
+    exchange(state, AWAKE)
     while atomic_load(control + GENERATION) == seen:
         n += 1
         if n < _PAUSES:
             pause(0)
-        elif n < _PAUSES + _IDLE_YIELDS:
+        elif n < _PAUSES + _IDLE_YIELDS or atomic_load(control + HOLD) != 0:
             yield_core(0)
         else:
-            atomic_store(state, ASLEEP)
-            # A plan published just before would not have seen us asleep.
-            if atomic_load(control + GENERATION) == seen or compare_exchange(state, ASLEEP, AWAKE) == 0:
+            # `run` sets the hold and then reads the states, here the state is set and then the hold is read, all by
+            # atomic exchanges: so at least one sees the other.
+            exchange(state, ASLEEP)
+            if fetch_add(control + HOLD, 0) == 0:
                 return seen
+            exchange(state, AWAKE)
     return atomic_load(control + GENERATION)
 
 

@@ -30,7 +30,8 @@ class BlockPool:
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._arena, np.uint8)
         self.addresses = self.data.ctypes.data + np.arange(n_blocks, dtype=np.int64) * block_bytes
         self._n_refs = np.zeros(n_blocks, np.int32)
-        self._free = list(range(n_blocks - 1, -1, -1))
+        self._free: list[int] = []  # freed blocks; those from _n_used on were never handed out
+        self._n_used = 0
         self._poison = False
 
     @staticmethod
@@ -43,7 +44,7 @@ class BlockPool:
 
     @property
     def n_free(self) -> int:
-        return len(self._free)
+        return len(self._free) + self.n_blocks - self._n_used
 
     def n_refs(self, block: int) -> int:
         """How many sequences reference the block."""
@@ -51,14 +52,20 @@ class BlockPool:
 
     def allocate(self, n: int) -> list[int]:
         """Takes `n` free blocks, each with one reference; ContextFullError, and nothing taken, when there are fewer."""
-        if n > len(self._free):
+        if n > self.n_free:
             message = (
                 f"the KV cache is full: {n} more blocks of {BLOCK_CELLS} tokens are needed, {self.n_free} are free"
             )
             raise ContextFullError(message, "choose a larger context (-c)")
-        blocks = [self._free.pop() for _ in range(n)]
+        blocks = [self._take() for _ in range(n)]
         self._n_refs[blocks] = 1
         return blocks
+
+    def _take(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._n_used += 1
+        return self._n_used - 1
 
     def retain(self, block: int) -> None:
         """Adds a reference."""
@@ -74,17 +81,24 @@ class BlockPool:
             if self._poison:
                 self._fill_with_nan(block)
 
+    def set_references(self, n_refs: npt.NDArray[np.int32]) -> None:
+        """Sets how many sequences reference each block, and thereby which are free."""
+        self._n_refs[:] = n_refs
+        self._free = [int(block) for block in np.flatnonzero(n_refs[: self._n_used] == 0)[::-1]]
+
     # -- for tests: whatever a result wrongly takes from elsewhere shows -------------------------------------------
 
     def shuffle(self, seed: int) -> None:
         """Hands out free blocks in a random order from now on."""
+        self._free += range(self._n_used, self.n_blocks)
+        self._n_used = self.n_blocks
         np.random.default_rng(seed).shuffle(self._free)
 
     def poison(self, on: bool) -> None:
         """Fills blocks with NaN (in float16 and float32 alike) when they are freed, and the free ones now."""
         self._poison = on
         if on:
-            for block in self._free:
+            for block in [*self._free, *range(self._n_used, self.n_blocks)]:
                 self._fill_with_nan(block)
 
     def _fill_with_nan(self, block: int) -> None:

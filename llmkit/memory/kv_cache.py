@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.errors import ContextFullError
+from llmkit.errors import ContextFullError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
 from llmkit.memory.sequence import Sequence
 
@@ -103,6 +103,17 @@ class KvCache:
                 self.pool.release(block)
 
     def free(self, seq: Sequence) -> None:
-        """Ends a sequence: all its references are dropped."""
+        """Ends a sequence: all its references are dropped. One that was freed before is left alone."""
+        if seq not in self.sequences:
+            if seq.n_tokens:
+                raise UsageError("the sequence belongs to another context", "free it there")
+            return
         self.truncate(seq, 0)
         self.sequences.discard(seq)
+
+    def recount(self) -> None:
+        """Counts the references anew from the sequences: an interruption may have left a change half done."""
+        n_refs = np.zeros(self.pool.n_blocks, np.int32)
+        for seq in self.sequences:
+            n_refs[seq.blocks] += 1
+        self.pool.set_references(n_refs)

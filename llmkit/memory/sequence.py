@@ -63,9 +63,9 @@ class Sequence:
     def append(self, tokens: npt.NDArray[np.int32], cells: npt.NDArray[np.int64]) -> None:
         """Adds tokens whose K and V will be written to `cells`."""
         n = self.n_tokens + tokens.size
-        if n > self._tokens.size:
+        if n > self._cells.size:
             self._tokens = np.resize(self._tokens, max(n, 2 * self._tokens.size))
-            self._cells = np.resize(self._cells, self._tokens.size)
+            self._cells = np.resize(self._cells, self._tokens.size)  # last: the check above is about both
         self._tokens[self.n_tokens : n] = tokens
         self._cells[self.n_tokens : n] = cells
         self.n_tokens = n

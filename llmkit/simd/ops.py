@@ -284,13 +284,6 @@ def exchange(e: em.Emitter, address: Value, value: Value) -> Value:
     return e.b.atomic_rmw("xchg", e.b.inttoptr(address, em.I64.as_pointer()), value, "acq_rel")
 
 
-@operation(i64, i64, i64, i64)
-def compare_exchange(e: em.Emitter, address: Value, expected: Value, value: Value) -> Value:
-    """Atomically stores `value` where `expected` stands; 1 where it did."""
-    pair = e.b.cmpxchg(e.b.inttoptr(address, em.I64.as_pointer()), expected, value, "acq_rel", "acquire")
-    return e.b.zext(e.b.extract_value(pair, 1), em.I64)
-
-
 @operation(i64, i64)
 def atomic_load(e: em.Emitter, address: Value) -> Value:
     return e.b.load_atomic(e.b.inttoptr(address, em.I64.as_pointer()), "acquire", 8)
