@@ -260,7 +260,9 @@ def _run(args: argparse.Namespace) -> int:
     watch, found = CpuWatch(), list[Check]()
     for name in args.checks or CHECKS:
         report.note(f"{name}: {(CHECKS[name].__doc__ or '').splitlines()[0]}")
-        found += CHECKS[name]()
+        for check in CHECKS[name]():
+            report.note(f"  {check.name}: {check.value:.3g} {check.unit}")
+            found.append(check)
     others = watch.others()
     if args.json:
         rows = [{**asdict(check), "holds": check.holds} for check in found]

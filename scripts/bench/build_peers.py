@@ -128,8 +128,9 @@ def _build_wheel(peer: Peer, folder: Path) -> Path:
     # --no-binary for this package alone: for all of them it would build even cmake from source.
     options = ["--no-deps", "--no-binary", peer.package, "--wheel-dir", str(target)]
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--disable-pip-version-check", *options, requirement]
-    # With this variable set, ggml compiles for any machine instead of this one.
+    # With SOURCE_DATE_EPOCH set, ggml compiles for any machine instead of this one. -w: the warnings fill 40 MB.
     environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    environment |= {name: f"{environment.get(name, '')} -w".strip() for name in ("CFLAGS", "CXXFLAGS")}
     with (
         log.open("w", encoding="utf-8") as out,
         subprocess.Popen(
@@ -142,7 +143,8 @@ def _build_wheel(peer: Peer, folder: Path) -> Path:
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-20:])
         report.note(tail)
         raise PeerError(
-            f"{peer.name} did not build; the log is {log}", "a C++ compiler is needed: install g++ (or clang)"
+            f"{peer.name} did not build: pip ended with {process.returncode}; the log is {log}",
+            "a C++ compiler is needed: install g++ (or clang)",
         )
     return _wheel_in(peer, target)
 

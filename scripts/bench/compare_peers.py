@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tests", default=TESTS, help=f"list of pp512, tg64, tg64@d4096, 8xtg16 [{TESTS}]")
     parser.add_argument("--rounds", type=int, default=2, help="turns that each engine gets [2]")
+    parser.add_argument("--retries", type=int, default=0, help="take a turn again that others disturbed, so often [0]")
     parser.add_argument("-t", "--threads", type=int, default=0, help="threads [all cores]")
     parser.add_argument("--engines", help=f"list of {OURS}, {', '.join(PEERS)} [those that are built]")
     parser.add_argument(
@@ -64,14 +65,14 @@ def _run(args: argparse.Namespace) -> int:
     jobs = [parse_test(text) for text in args.tests.split(",")]
     engines = _engines(args.engines)
     n_threads = args.threads or default_threads()
-    if args.rounds < 1 or n_threads < 1:
-        raise UsageError("--rounds and --threads are at least 1")
+    if args.rounds < 1 or n_threads < 1 or args.retries < 0:
+        raise UsageError("--rounds and --threads are at least 1, --retries at least 0")
     files = {Path(name).name: find_model(name) for name in args.models or REAL}
     start = time.monotonic()
     found = Comparison(_machine(n_threads, engines), engines)
     for name, path in files.items():
         with open_engines(path, n_threads, engines, args.ik_repack) as opened:
-            rows, turns = compare(name, opened, jobs, args.rounds)
+            rows, turns = compare(name, opened, jobs, args.rounds, args.retries)
         found.rows += rows
         found.turns += turns
     found.seconds = time.monotonic() - start
@@ -112,18 +113,28 @@ def _machine(n_threads: int, engines: list[str]) -> dict[str, Any]:
     }
 
 
-def compare(model: str, engines: list[Engine], jobs: list[Job], rounds: int) -> tuple[list[Row], list[Turn]]:
-    """The rows of one model, and who had a turn when, with what others did to the CPU meanwhile."""
+def compare(
+    model: str, engines: list[Engine], jobs: list[Job], rounds: int, retries: int = 0
+) -> tuple[list[Row], list[Turn]]:
+    """The rows of one model, and who had a turn when, with what others did to the CPU meanwhile.
+
+    A turn that others disturbed is forgotten and taken again, up to `retries` times; the last one counts.
+    """
     rows = {job: Row(model, job.name, {engine.name: [] for engine in engines}) for job in jobs}
     turns = []
     with report.progress(model, rounds * len(engines), "turn") as bar:
         for turn in range(rounds):
             # Whoever comes first meets a cooler machine: each is first in its turn.
             for engine in engines[turn % len(engines) :] + engines[: turn % len(engines)]:
-                start, watch = time.monotonic(), CpuWatch(engine_pids(engines))
-                for job, rates in _turn(engine, jobs, turn, rounds):
+                for left in reversed(range(retries + 1)):
+                    start, watch = time.monotonic(), CpuWatch(engine_pids(engines))
+                    found = _turn(engine, jobs, turn, rounds)
+                    others = watch.others()
+                    if left == 0 or others is None or others <= QUIET_CORES:
+                        break
+                for job, rates in found:
                     rows[job].samples[engine.name] += rates
-                turns.append(Turn(model, engine.name, turn, time.monotonic() - start, watch.others()))
+                turns.append(Turn(model, engine.name, turn, time.monotonic() - start, others))
                 bar.update(1)
     return list(rows.values()), turns
 

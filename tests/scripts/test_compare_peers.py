@@ -63,6 +63,22 @@ def test_turns() -> None:
     assert all(turn.other_cores is None or turn.other_cores >= 0 for turn in turns)
 
 
+def test_a_disturbed_turn_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice at most here: the first turn recovers, the second never does and counts as it is."""
+    disturbances = iter([0.9, 0.05, 0.9, 0.8, 0.7])
+
+    class Watch:
+        def __init__(self, workers: Any) -> None: ...
+
+        def others(self) -> float:
+            return next(disturbances)
+
+    monkeypatch.setattr(compare_peers, "CpuWatch", Watch)
+    rows, turns = compare_peers.compare("m", [FakeEngine("llmkit", 100, [])], [Job("prompt", 4)], 2, retries=2)
+    assert rows[0].samples == {"llmkit": [101, 104]}
+    assert [turn.other_cores for turn in turns] == [0.05, 0.7]
+
+
 def test_rows() -> None:
     row = Row("smollm2", "pp512", {"llmkit": [200.0, 100.0, 900.0], "llama.cpp": [100.0], "ik_llama.cpp": []})
     assert row.rate("llmkit") == 200
