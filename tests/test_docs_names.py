@@ -7,7 +7,7 @@ import pytest
 
 from llmkit import cli
 from llmkit.models.registry import FAMILIES
-from llmkit.quants.registry import TYPES
+from llmkit.quants.registry import TYPES, quant_type
 from tests.paths import REPO_ROOT
 
 README = REPO_ROOT / "README.md"
@@ -58,6 +58,17 @@ def test_readme_says_what_runs() -> None:
     missing += [name for name, *_ in TYPES.values() if not re.search(rf"\b{name}\b", text)]
     missing += [name for name in cli.COMMANDS if f"docs/commands/{name}.md" not in text]
     assert not missing
+
+
+def test_the_table_of_tiles() -> None:
+    """docs/kernels.md has a row with the sizes of every type's tile, in the cache and in the file."""
+    page = (REPO_ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    shown = {name: [row[1], *row[-2:]] for row in rows if len(row) == 6 for name in row[0].split(", ")}
+    for type_id in TYPES:
+        t = quant_type(type_id)
+        n_file = 16 * t.row_bytes(t.tile_block)
+        assert shown.get(t.name) == [str(t.tile_block), str(t.tile_bytes), str(n_file)], t.name
 
 
 def test_readme_shows_every_folder() -> None:
