@@ -1,4 +1,4 @@
-"""The thread team: no wake-up is lost, idle threads cost nothing, and no way of leaving a team leaves threads behind."""
+"""The thread team: no wake-up is lost, idle threads cost nothing, and no way of leaving one leaves threads behind."""
 
 import gc
 import os
