@@ -128,7 +128,8 @@ class LlamaCpp:
         return {job: [job.n * 1e9 / ns for ns in line["samples_ns"]] for job, line in zip(jobs, found, strict=True)}
 
     def _together(self, job: Job) -> float:
-        n_ctx = job.n_sequences * (job.n_prompt + job.n)
+        # llama.cpp rounds a sequence's share of the context up to 256, and of an uneven sum measures nothing.
+        n_ctx = job.n_sequences * -(-(job.n_prompt + job.n) // 256) * 256
         sizes = ["-npp", str(job.n_prompt), "-ntg", str(job.n), "-npl", str(job.n_sequences), "-c", str(n_ctx)]
         (found,) = self._lines("llama-batched-bench", [*sizes, "-fa", "on", "--output-format", "jsonl"])
         return job.n_tokens / float(found["t_tg"])
@@ -139,7 +140,10 @@ class LlamaCpp:
         done = subprocess.run(command, env=LLAMA_CPP.environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise PeerError(f"{program} ended with {done.returncode}", "\n".join(done.stderr.splitlines()[-5:]))
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        if not found:
+            raise PeerError(f"{program} measured nothing", "\n".join(done.stderr.splitlines()[-5:]))
+        return found
 
 
 @contextmanager

@@ -137,7 +137,9 @@ def test_llama_cpp(calls: Path) -> None:
     )
     assert (deep["-p"], deep["-n"], deep["-d"]) == ("0", "3", "20")
     assert flat["-fa"] == "1"
-    assert [(call["-npp"], call["-ntg"], call["-npl"], call["-c"]) for call in together] == [("5", "2", "4", "28")] * 2
+    assert [(call["-npp"], call["-ntg"], call["-npl"], call["-c"]) for call in together] == [
+        ("5", "2", "4", "1024")
+    ] * 2
 
 
 def test_llama_cpp_that_fails(peer_cache: Path) -> None:
@@ -145,6 +147,12 @@ def test_llama_cpp_that_fails(peer_cache: Path) -> None:
     with pytest.raises(PeerError, match="llama-bench ended with 1") as caught:
         LlamaCpp(Path("m.gguf"), 1).run([PROMPT])
     assert caught.value.hint == "no such model"
+
+
+def test_llama_cpp_that_measures_nothing(peer_cache: Path) -> None:
+    install(LLAMA_CPP, {"llama-batched-bench": "print('words')"})
+    with pytest.raises(PeerError, match="llama-batched-bench measured nothing"):
+        LlamaCpp(Path("m.gguf"), 1).run([TOGETHER])
 
 
 @pytest.mark.usefixtures("peer_cache")
