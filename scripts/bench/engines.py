@@ -18,6 +18,7 @@ from scripts.bench.jobs import Job
 from scripts.bench.peers import IK_LLAMA_CPP, LLAMA_CPP, PeerError
 
 ROOT = Path(__file__).resolve().parents[2]
+_TRIES = 10  # llama-batched-bench prints through a thread, and loses it all when it ends too soon
 
 
 class Engine(Protocol):
@@ -128,11 +129,13 @@ class LlamaCpp:
         return {job: [job.n * 1e9 / ns for ns in line["samples_ns"]] for job, line in zip(jobs, found, strict=True)}
 
     def _together(self, job: Job) -> float:
-        # llama.cpp rounds a sequence's share of the context up to 256, and of an uneven sum measures nothing.
-        n_ctx = job.n_sequences * -(-(job.n_prompt + job.n) // 256) * 256
+        n_ctx = job.n_sequences * (job.n_prompt + job.n)
         sizes = ["-npp", str(job.n_prompt), "-ntg", str(job.n), "-npl", str(job.n_sequences), "-c", str(n_ctx)]
-        (found,) = self._lines("llama-batched-bench", [*sizes, "-fa", "on", "--output-format", "jsonl"])
-        return job.n_tokens / float(found["t_tg"])
+        for _ in range(_TRIES):
+            found = self._lines("llama-batched-bench", [*sizes, "-fa", "on", "--output-format", "jsonl"])
+            if found:
+                return job.n_tokens / float(found[0]["t_tg"])
+        raise PeerError(f"llama-batched-bench printed nothing {_TRIES} times", "a larger model or more tokens may help")
 
     def _lines(self, program: str, options: list[str]) -> list[dict[str, Any]]:
         """The lines of JSON that a program prints, among others."""
@@ -140,10 +143,7 @@ class LlamaCpp:
         done = subprocess.run(command, env=LLAMA_CPP.environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise PeerError(f"{program} ended with {done.returncode}", "\n".join(done.stderr.splitlines()[-5:]))
-        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        if not found:
-            raise PeerError(f"{program} measured nothing", "\n".join(done.stderr.splitlines()[-5:]))
-        return found
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 @contextmanager

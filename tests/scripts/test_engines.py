@@ -15,7 +15,7 @@ from scripts.bench.jobs import Job
 from scripts.bench.llmkit_worker import Worker
 from scripts.bench.peers import IK_LLAMA_CPP, LLAMA_CPP, PeerError
 from tests.make_models import make_model
-from tests.scripts.fake_peers import install
+from tests.scripts.fake_peers import install, write_program
 
 PROMPT, GENERATE, DEEP = Job("prompt", 12), Job("generate", 3), Job("generate", 3, depth=20)
 TOGETHER = Job("together", 2, n_sequences=4, n_prompt=5)
@@ -137,9 +137,7 @@ def test_llama_cpp(calls: Path) -> None:
     )
     assert (deep["-p"], deep["-n"], deep["-d"]) == ("0", "3", "20")
     assert flat["-fa"] == "1"
-    assert [(call["-npp"], call["-ntg"], call["-npl"], call["-c"]) for call in together] == [
-        ("5", "2", "4", "1024")
-    ] * 2
+    assert [(call["-npp"], call["-ntg"], call["-npl"], call["-c"]) for call in together] == [("5", "2", "4", "28")] * 2
 
 
 def test_llama_cpp_that_fails(peer_cache: Path) -> None:
@@ -149,9 +147,22 @@ def test_llama_cpp_that_fails(peer_cache: Path) -> None:
     assert caught.value.hint == "no such model"
 
 
-def test_llama_cpp_that_measures_nothing(peer_cache: Path) -> None:
-    install(LLAMA_CPP, {"llama-batched-bench": "print('words')"})
-    with pytest.raises(PeerError, match="llama-batched-bench measured nothing"):
+FORGETFUL = """
+    import os, pathlib
+    mark = pathlib.Path(os.environ["CALLS"])
+    with mark.open("a") as file:
+        file.write("x")
+    print('{"t_tg": 0.25}' if len(mark.read_text()) >= int(os.environ["FROM"]) else "")
+"""
+
+
+def test_llama_cpp_that_loses_its_output_is_asked_again(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(LLAMA_CPP.program("llama-batched-bench"), FORGETFUL)
+    monkeypatch.setenv("FROM", "3")
+    assert LlamaCpp(Path("m.gguf"), 1).run([TOGETHER]) == [[32.0]]
+    assert calls.read_text() == "xxx"
+    monkeypatch.setenv("FROM", "999")
+    with pytest.raises(PeerError, match="printed nothing"):
         LlamaCpp(Path("m.gguf"), 1).run([TOGETHER])
 
 
