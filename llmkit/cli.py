@@ -40,6 +40,8 @@ COMMANDS: dict[str, Command] = {
         Command("run", "llmkit.tools.run", "run_cli", "Complete a prompt; the text streams to stdout."),
         Command("tokenize", "llmkit.tools.tokenize", "tokenize_cli", "Turn text from stdin into token ids."),
         Command("bench", "llmkit.tools.bench", "bench_cli", "Measure the speed of models, or the machine's ceilings."),
+        Command("perplexity", "llmkit.tools.perplexity", "perplexity_cli", "Measure how well a model predicts a text."),
+        Command("compare", "llmkit.tools.compare", "compare_cli", "Compare models over a text: size, quality, speed."),
         Command("pull", "llmkit.tools.pull", "pull_cli", "Fetch a named model, or list or remove the fetched ones."),
     )
 }

@@ -25,9 +25,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": LEAVES | {"simd", "kernels", "quants", "memory", "tokenizer"},
     "engine": LEAVES | {"simd", "kernels", "quants", "memory", "store", "models", "tokenizer"},
     "bench": LEAVES | {"simd", "kernels", "quants", "memory", "models", "engine", "__init__"},
+    "evaluate": LEAVES | {"engine", "kernels", "quants", "tokenizer"},
     "serving": LEAVES | {"engine", "memory", "store", "models", "tokenizer", "report"},
     "tools": LEAVES
-    | {"bench", "serving", "engine", "memory", "store", "models", "quants", "kernels", "simd", "tokenizer", "report"},
+    | {"bench", "evaluate", "serving", "engine", "memory", "store", "models", "quants", "kernels", "simd"}
+    | {"tokenizer", "report"},
     "cli": {"errors", "report"},
     "__main__": {"cli"},
     "__init__": set(),

@@ -1,0 +1,432 @@
+"""`llmkit perplexity`: how well a model predicts a text, how far it is from another model, how it does on tasks.
+
+Owns the options and the order of things. The measures are llmkit.evaluate's; names and formats are llama.cpp's.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmkit import report
+from llmkit.errors import UsageError
+from llmkit.params import ContextParams
+
+from . import _evaluate_options as options
+from ._engine import Engine, open_engine
+from ._interrupt import Interruption
+from ._options import (
+    JsonOption,
+    ModelOption,
+    QuietOption,
+    ThreadsOption,
+    TypeKOption,
+    TypeVOption,
+    UbatchOption,
+    VerboseOption,
+)
+from ._running import Running
+from ._text import read_source
+
+if TYPE_CHECKING:
+    from llmkit.evaluate.perplexity import Estimate
+    from llmkit.evaluate.windows import Windows
+    from llmkit.tokenizer import Tokenizer
+
+EXIT_INTERRUPTED = 130
+TASK_SEQUENCES = 4
+"""The context for tasks holds so many times -c."""
+
+N_TASKS = {"hellaswag": 400, "winogrande": 0, "multiple-choice": 0}
+"""The kinds of tasks, and how many are taken by default; 0 means all."""
+
+
+@dataclass(frozen=True)
+class PerplexityRequest:
+    """What to measure. n_ctx None: 512, or what the base file has. base: the file of log-probabilities, written unless
+    kl_divergence. task: a key of N_TASKS."""
+
+    model: str | None = None
+    file: str | None = None
+    n_ctx: int | None = None
+    n_chunks: int = -1
+    stride: int = 0
+    output_type: int = 0
+    base: str | None = None
+    kl_divergence: bool = False
+    task: str | None = None
+    n_tasks: int = 0
+    context: ContextParams = field(default_factory=ContextParams)
+    as_json: bool = False
+
+
+def _task_option(name: str, what: str) -> Any:
+    return typer.Option(f"--{name}", help=f"Score the {what} tasks of -f instead.")
+
+
+def _tasks_option(name: str) -> Any:
+    every = "; 0: all" if N_TASKS[name] == 0 else ""
+    return typer.Option(f"--{name}-tasks", metavar="N", help=f"Take N random ones of them{every}.")
+
+
+def perplexity_cli(
+    model: ModelOption = None,
+    file: options.TextOption = None,
+    n_ctx: options.ChunkSizeOption = None,
+    n_chunks: options.ChunksOption = -1,
+    n_batch: options.BatchOption = 2048,
+    n_ubatch: UbatchOption = 512,
+    n_threads: ThreadsOption = 0,
+    type_k: TypeKOption = "f16",
+    type_v: TypeVOption = "f16",
+    stride: Annotated[
+        int, typer.Option("--ppl-stride", metavar="N", help="Score N tokens of windows that move on by N; 0: chunks.")
+    ] = 0,
+    output_type: Annotated[
+        int, typer.Option("--ppl-output-type", metavar="0|1", help="1: a line a chunk, with the mean of -log p.")
+    ] = 0,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--save-all-logits", "--kl-divergence-base", metavar="FILE", help="Write the log-probabilities to FILE."
+        ),
+    ] = None,
+    kl_divergence: Annotated[
+        bool, typer.Option("--kl-divergence", help="Compare with the log-probabilities in that FILE instead.")
+    ] = False,
+    hellaswag: Annotated[bool, _task_option("hellaswag", "HellaSwag")] = False,
+    hellaswag_tasks: Annotated[int, _tasks_option("hellaswag")] = N_TASKS["hellaswag"],
+    winogrande: Annotated[bool, _task_option("winogrande", "WinoGrande")] = False,
+    winogrande_tasks: Annotated[int, _tasks_option("winogrande")] = N_TASKS["winogrande"],
+    multiple_choice: Annotated[bool, _task_option("multiple-choice", "multiple-choice")] = False,
+    multiple_choice_tasks: Annotated[int, _tasks_option("multiple-choice")] = N_TASKS["multiple-choice"],
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+) -> int:
+    """Measure a model's perplexity over a text; or its KL divergence from another one; or its score on tasks.
+
+    The text comes from -f or through a pipe. The result goes to stdout, progress to stderr.
+    """
+    if quiet and verbose:
+        raise UsageError("-q and -v exclude each other")
+    report.set_level(quiet=quiet, verbose=verbose)
+    asked = {
+        "hellaswag": (hellaswag, hellaswag_tasks),
+        "winogrande": (winogrande, winogrande_tasks),
+        "multiple-choice": (multiple_choice, multiple_choice_tasks),
+    }
+    chosen = [name for name, (wanted, _) in asked.items() if wanted]
+    if len(chosen) + kl_divergence > 1:
+        names = [f"--{name}" for name in [*chosen, *["kl-divergence"] * kl_divergence]]
+        raise UsageError(f"{' and '.join(names)} exclude each other", "Give one of them.")
+    task = chosen[0] if chosen else None
+    context = ContextParams(0, n_batch, n_ubatch, n_threads, type_k, type_v)
+    return perplexity(
+        PerplexityRequest(
+            model, file, n_ctx, n_chunks, stride, output_type, base, kl_divergence, task,
+            asked[task][1] if task else 0, context, as_json,
+        )
+    )  # fmt: skip
+
+
+def perplexity(request: PerplexityRequest) -> int:
+    """Measures and shows; returns the exit code: 0, or 130 if interrupted, with what was done until then shown."""
+    _check(request)
+    if request.kl_divergence:
+        return _measure_divergence(request)
+    if request.task is not None:
+        return _score_tasks(request, request.task)
+    return _measure_text(request)
+
+
+def _check(request: PerplexityRequest) -> None:
+    """UsageError for what cannot be asked for together, before anything is read."""
+    from llmkit.evaluate.windows import check_sizes
+
+    if request.output_type not in (0, 1):
+        raise UsageError(f"--ppl-output-type is {request.output_type}; 0 or 1 is expected")
+    if request.kl_divergence and request.base is None:
+        raise UsageError("--kl-divergence needs --kl-divergence-base FILE", "Write the file first, without it.")
+    if request.stride and (request.base is not None or request.task):
+        raise UsageError("--ppl-stride is for perplexity alone", "Leave it out with a base file and with tasks.")
+    if request.task and request.base is not None:
+        raise UsageError(f"--{request.task} writes no log-probabilities", "Leave out --save-all-logits.")
+    if request.n_tasks < 0:
+        raise UsageError(f"--{request.task}-tasks is {request.n_tasks}; at least 0 is expected", "0 takes all.")
+    check_sizes(options.N_CTX if request.n_ctx is None else request.n_ctx, request.n_chunks, request.stride)
+
+
+def _open(
+    request: PerplexityRequest, n_seq: int, length: int, needs_text: bool = True
+) -> AbstractContextManager[Engine]:
+    """A context for n_seq sequences of `length` tokens."""
+    from dataclasses import replace
+
+    from llmkit.engine.timings import Timings
+
+    params = replace(request.context, n_ctx=options.cells(n_seq, length))
+    return open_engine(request.model, params, Timings(), needs_text=needs_text)
+
+
+def _tokenizer(engine: Engine) -> "Tokenizer":
+    assert engine.tokenizer is not None, "the engine was opened for texts"
+    return engine.tokenizer
+
+
+def _ready(engine: Engine, length: int) -> int | None:
+    """Readies the kernels and says what should be known first; the token that begins a window, if there is one."""
+    n_train = engine.model.config.n_ctx_train
+    if length > n_train:
+        report.warning(f"the model was trained on {n_train} tokens, and the chunks have {length}")
+    engine.ctx.warm_up()
+    tokenizer = engine.tokenizer
+    return tokenizer.bos_id if tokenizer is not None and tokenizer.add_bos else None
+
+
+def _told(windows: "Windows", n_seq: int, request: PerplexityRequest) -> None:
+    report.note(
+        f"{windows.n} chunks of {windows.length} tokens, {windows.n_scored} of them scored,"
+        f" {min(n_seq, windows.n)} chunks together, in batches of {request.context.n_batch}"
+    )
+
+
+# -- perplexity of a text ---------------------------------------------------------------------------------------------
+
+
+def _measure_text(request: PerplexityRequest) -> int:
+    from llmkit.evaluate import windows as cut
+    from llmkit.evaluate.text import decode_text, encode_text
+
+    text = decode_text(*read_source(request.file))
+    n_ctx = options.N_CTX if request.n_ctx is None else request.n_ctx
+    length = cut.strided_length(n_ctx, request.stride) if request.stride else n_ctx
+    n_seq = options.n_together(request.context.n_batch, length)
+    with _open(request, n_seq, length) as engine:
+        tokens = encode_text(_tokenizer(engine), text)
+        bos = _ready(engine, length)
+        if request.stride:
+            windows = cut.strided(tokens, n_ctx, request.stride, request.n_chunks, bos)
+        else:
+            windows = cut.chunks(tokens, n_ctx, request.n_chunks, bos)
+        return _run_text(request, engine, windows, n_seq)
+
+
+def _run_text(request: PerplexityRequest, engine: Engine, windows: "Windows", n_seq: int) -> int:
+    from llmkit.evaluate import perplexity as measure
+    from llmkit.evaluate.logits_file import LogitsWriter
+
+    _told(windows, n_seq, request)
+    history: list[float] = []
+    estimate = measure.Estimate()
+    with ExitStack() as stack:
+        save = None
+        if request.base is not None:
+            save = stack.enter_context(LogitsWriter(Path(request.base), windows, engine.model.config.n_vocab))
+        stop = stack.enter_context(Interruption())
+        running = Running("perplexity", "chunks", windows.n, n_seq, request.as_json)
+        with running:
+            for estimate in measure.perplexity(engine.ctx, windows, n_seq, save=save, stop=stop):
+                running.step(_chunk(request, windows, running.n_done, estimate))
+                history.append(estimate.ppl)
+        seconds = running.seconds
+        if save is not None and running.n_done == windows.n:
+            save.finish()
+    _show_text(request, engine, windows, history, estimate, seconds)
+    return _exit_code(running)
+
+
+def _chunk(request: PerplexityRequest, windows: "Windows", i: int, estimate: "Estimate") -> str:
+    from ._perplexity_text import chunk_line, chunk_text
+
+    if request.output_type == 0:
+        return chunk_text(i + 1, estimate)
+    return chunk_line(i * windows.step, estimate, strided=request.stride > 0)
+
+
+def _show_text(
+    request: PerplexityRequest,
+    engine: Engine,
+    windows: "Windows",
+    history: list[float],
+    estimate: "Estimate",
+    seconds: float,
+) -> None:
+    from ._perplexity_text import estimate_json, final_line
+
+    numbers = _run_json(engine, windows, len(history), seconds)
+    if request.as_json:
+        report.result_json(numbers | estimate_json(estimate) | {"chunks": history})
+    elif history:
+        report.result(("\n" if request.output_type == 0 else "") + final_line(estimate, len(history), windows.n))
+    if request.base is not None:
+        whole = len(history) == windows.n
+        report.note(f"the log-probabilities are in {request.base}" if whole else "no log-probabilities were written")
+    report.note(f"{numbers['n_tokens']} tokens in {seconds:.2f} s: {numbers['tokens_per_second']:.1f} t/s")
+
+
+def _run_json(engine: Engine, windows: "Windows", n_done: int, seconds: float) -> dict[str, Any]:
+    """What is said about any run over windows."""
+    n_tokens = n_done * windows.length
+    return {
+        "model": engine.model.name,
+        "n_ctx": windows.length,
+        "n_chunks": windows.n,
+        "n_chunks_done": n_done,
+        "stop_reason": "done" if n_done == windows.n else "interrupted",
+        "n_tokens": n_tokens,
+        "seconds": round(seconds, 3),
+        "tokens_per_second": round(n_tokens / seconds, 2) if seconds > 0 else 0.0,
+    }
+
+
+def _exit_code(running: Running) -> int:
+    if running.n_done == running.total:
+        return 0
+    report.note(f"interrupted after {running.n_done} of {running.total}")
+    return EXIT_INTERRUPTED
+
+
+# -- KL divergence ----------------------------------------------------------------------------------------------------
+
+
+def _measure_divergence(request: PerplexityRequest) -> int:
+    from llmkit.evaluate.logits_file import LogitsReader
+    from llmkit.evaluate.text import decode_text, encode_text
+
+    assert request.base is not None, "checked before"
+    with LogitsReader(Path(request.base)) as base:
+        text = None if request.file is None else decode_text(*read_source(request.file))
+        n_seq = options.n_together(request.context.n_batch, base.n_ctx)
+        with _open(request, n_seq, base.n_ctx, needs_text=text is not None) as engine:
+            from llmkit.evaluate.kl_divergence import base_windows
+
+            tokens = None if text is None else encode_text(_tokenizer(engine), text)
+            windows = base_windows(
+                base, engine.model.config.n_vocab, _ready(engine, base.n_ctx), n_ctx=request.n_ctx,
+                n_chunks=request.n_chunks, text=tokens,
+            )  # fmt: skip
+            return _run_divergence(request, engine, base, windows, n_seq)
+
+
+def _run_divergence(request: PerplexityRequest, engine: Engine, base: Any, windows: "Windows", n_seq: int) -> int:
+    from llmkit.evaluate import kl_divergence as measure
+
+    from ._perplexity_text import KL_HEADER, kl_blocks, kl_json, kl_row
+
+    _told(windows, n_seq, request)
+    statistics = measure.KlStatistics()
+    history: list[float] = []
+    with Interruption() as stop, Running("KL divergence", "chunks", windows.n, n_seq, request.as_json) as running:
+        for statistics in measure.kl_divergence(engine.ctx, base, windows, n_seq, stop):
+            running.step(("" if history else KL_HEADER) + kl_row(running.n_done + 1, statistics))
+            history.append(statistics.kld.mean)
+        seconds = running.seconds
+    numbers = _run_json(engine, windows, len(history), seconds)
+    if request.as_json:
+        report.result_json(numbers | (kl_json(statistics) if history else {}) | {"chunks": history})
+    elif history:
+        report.result("\n" + kl_blocks(statistics), end="")
+    report.note(f"{numbers['n_tokens']} tokens in {seconds:.2f} s: {numbers['tokens_per_second']:.1f} t/s")
+    return _exit_code(running)
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one kind of task is scored and shown. scores: (engine, stop) -> a score after each task."""
+
+    n_tasks: int
+    scores: Callable[[Engine, Interruption], Iterator[Any]]
+    header: str
+    line: Callable[[Any], str]
+    final: Callable[[Any], str]
+    to_json: Callable[[Any], dict[str, Any]]
+
+
+def _score_tasks(request: PerplexityRequest, task: str) -> int:
+    kind = _kind(request, task)
+    n_ctx = options.N_CTX if request.n_ctx is None else request.n_ctx
+    score = None
+    with _open(request, TASK_SEQUENCES, n_ctx) as engine:
+        _ready(engine, n_ctx)
+        with Interruption() as stop, Running(task, "tasks", kind.n_tasks, 32, request.as_json) as running:
+            for score in kind.scores(engine, stop):
+                running.step(("" if running.n_done else kind.header) + kind.line(score))
+            seconds = running.seconds
+    if request.as_json:
+        whole = running.n_done == running.total
+        numbers: dict[str, Any] = {
+            "model": engine.model.name,
+            "task": task,
+            "stop_reason": "done" if whole else "interrupted",
+        }
+        numbers |= kind.to_json(score) if score is not None else {"n_tasks": 0}
+        report.result_json(numbers | {"seconds": round(seconds, 3)})
+    elif score is not None:
+        report.result(kind.final(score))
+    return _exit_code(running)
+
+
+def _kind(request: PerplexityRequest, task: str) -> _Kind:
+    """Reads the tasks, so that what is wrong with them is said before the model is opened."""
+    raw, place = read_source(request.file)
+    if task == "multiple-choice":
+        return _multiple_choice(raw, request.n_tasks)
+    from llmkit.evaluate.text import decode_text
+
+    text = decode_text(raw, place)
+    return _hellaswag(text, request.n_tasks) if task == "hellaswag" else _winogrande(text, request.n_tasks)
+
+
+def _count(n_wanted: int, n_there: int) -> int:
+    return min(n_wanted, n_there) if n_wanted > 0 else n_there
+
+
+def _hellaswag(text: str, n_wanted: int) -> _Kind:
+    from llmkit.evaluate import hellaswag as task
+
+    from . import _perplexity_text as show
+
+    tasks = task.parse_hellaswag(text)
+    n = _count(n_wanted, len(tasks))
+
+    def scores(engine: Engine, stop: Interruption) -> Iterator[Any]:
+        return task.hellaswag(engine.ctx, _tokenizer(engine), tasks, n, stop)
+
+    return _Kind(n, scores, show.HELLASWAG_HEADER, show.hellaswag_line, show.hellaswag_final, show.hellaswag_json)
+
+
+def _winogrande(text: str, n_wanted: int) -> _Kind:
+    from llmkit.evaluate import winogrande as task
+
+    from . import _perplexity_text as show
+
+    tasks = task.parse_winogrande(text)
+
+    def scores(engine: Engine, stop: Interruption) -> Iterator[Any]:
+        return task.winogrande(engine.ctx, _tokenizer(engine), tasks, n_wanted, stop)
+
+    n = _count(n_wanted, len(tasks))
+    return _Kind(n, scores, "", show.winogrande_line, show.winogrande_final, show.winogrande_json)
+
+
+def _multiple_choice(raw: bytes, n_wanted: int) -> _Kind:
+    from llmkit.evaluate import multiple_choice as task
+
+    from . import _perplexity_text as show
+
+    tasks = task.parse_multiple_choice(raw, n_wanted)
+
+    def scores(engine: Engine, stop: Interruption) -> Iterator[Any]:
+        return task.multiple_choice(engine.ctx, _tokenizer(engine), tasks, stop)
+
+    return _Kind(
+        len(tasks), scores, show.MULTIPLE_CHOICE_HEADER, show.multiple_choice_line, show.multiple_choice_final,
+        show.multiple_choice_json,
+    )  # fmt: skip
