@@ -11,6 +11,7 @@ from llmkit.files.gguf_reader import GgufFile
 
 MAX_LAYERS = 512
 MAX_WIDTH = 1 << 20  # of any vector of a token
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 DAMAGED = "the file is damaged or was not written for this architecture"
 
 
@@ -66,11 +67,11 @@ class _Reader:
         return value
 
     def real(self, key: str, default: float | None = None, low: float = 0.0) -> float:
-        """A finite float of at least `low`."""
+        """A float of at least `low` that a float32 can hold."""
         name = f"{self.arch}.{key}"
         value = self.gguf.f32(name) if default is None else self.gguf.f32(name, default)
-        if not (np.isfinite(value) and value >= low):
-            raise self.bad(key, value, f"a number of at least {low:g}")
+        if not low <= value <= MAX_FLOAT32:
+            raise self.bad(key, value, f"a number from {low:g} to {MAX_FLOAT32:g}")
         return value
 
 

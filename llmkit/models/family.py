@@ -8,9 +8,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.models.config import Config
+from llmkit.errors import MetadataError
+from llmkit.models.config import DAMAGED, Config
 from llmkit.models.graph import Graph, Value
 from llmkit.models.weights import Weights
+
+MAX_FREQUENCY = 1024.0  # radians a token; usual are 1 and less, and the kernel's angles end at 2^30
 
 
 class Family(Protocol):
@@ -22,9 +25,18 @@ class Family(Protocol):
 def rope_frequencies(
     base: float, scale: float, n_rot: int, factors: npt.NDArray[np.float32] | None
 ) -> npt.NDArray[np.float64]:
-    """Radians a position of each pair: scale * base^(-2i / n_rot) / factors[i], float64 [n_rot / 2]."""
+    """Radians a position of each pair: scale * base^(-2i / n_rot) / factors[i], float64 [n_rot / 2].
+
+    MetadataError for what no angle can be made of.
+    """
     frequencies = scale * np.array([base ** (-2.0 * i / n_rot) for i in range(n_rot // 2)], np.float64)
-    return frequencies if factors is None else frequencies / factors.astype(np.float64)
+    if factors is not None:
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            frequencies = frequencies / factors.astype(np.float64)
+    if not np.all((frequencies >= 0) & (frequencies <= MAX_FREQUENCY)):  # NaN fails too
+        message = f"the file's RoPE turns by up to {np.max(frequencies):g} radians a token, which is no angle"
+        raise MetadataError(message, f"rope.freq_base, rope.scaling or the tensor rope_freqs is wrong: {DAMAGED}")
+    return frequencies
 
 
 @dataclass

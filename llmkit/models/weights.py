@@ -43,7 +43,10 @@ class Weights:
 
     gguf: GgufFile
     matrices: dict[str, Matrix] = field(default_factory=dict)
-    _kept: list[npt.NDArray[Any]] = field(default_factory=list)
+    _kept: dict[bytes, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._mapped = self.gguf.data  # a file that somebody closes must not take away what kernels read
 
     def info(self, name: str) -> TensorInfo:
         """The tensor's place; TensorError when it is missing."""
@@ -77,9 +80,9 @@ class Weights:
         return self.keep(padded)
 
     def keep(self, values: npt.NDArray[Any]) -> int:
-        """Address of an array, which lives as long as the weights."""
-        self._kept.append(values)
-        return values.ctypes.data
+        """Address of an array, which lives as long as the weights; of equal arrays one is kept, for all contexts."""
+        key = values.dtype.str.encode() + values.tobytes()
+        return self._kept.setdefault(key, values).ctypes.data
 
     def optional_vector(self, name: str, n: int) -> int:
         """Address as `vector` gives it, 0 when the tensor is absent."""

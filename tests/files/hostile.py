@@ -60,6 +60,17 @@ def open_and_touch(path: Path) -> None:
             assert info.n_elements > 0
 
 
+def load_and_run(path: Path) -> None:
+    """Load the model and compute two tokens, with as large a context as the file asks for."""
+    from llmkit.engine.batch import Segment
+    from llmkit.engine.context import Context
+    from llmkit.models.model import load_model
+    from llmkit.params import ContextParams
+
+    with Context(load_model(path), ContextParams(n_ctx=0, n_threads=2)) as ctx:
+        ctx.decode([Segment(ctx.new_sequence(), [0, 1], "last")])
+
+
 def _touch_value(file: GgufFile, key: str) -> None:
     for getter in (file.u32, file.f32, file.str, file.bool, file.array, file.numbers, file.strings):
         try:
