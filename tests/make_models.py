@@ -1,7 +1,7 @@
 """Makes tiny models with random weights, complete GGUF files, in well under a second each.
 
-Owns which metadata keys and tensors the architectures llama, qwen2, qwen3 and gemma3 have, as their real files do.
-The same TinyModel always gives the same bytes; a tensor's values depend only on the seed, its name, shape and type.
+Owns the sizes and the values; `make_archs` says which keys and tensors an architecture's files have. The same TinyModel
+always gives the same bytes; a tensor's values depend only on the seed, its name, shape and type.
 
     make_model(tmp_path / "m.gguf", arch="qwen3", type="Q4_K", n_embd=256, n_ff=512)
     metadata, tensors = build(TinyModel(arch="llama"))        # to break something before write_gguf
@@ -20,6 +20,7 @@ import numpy as np
 
 from llmkit.files.ggml_types import GGML_TYPES, TYPE_IDS
 from llmkit.files.gguf_writer import TensorData, write_gguf
+from tests.make_archs import hyperparameters, shapes
 from tests.make_blocks import Bytes, random_tensor
 from tests.make_vocab import bpe_vocab, ids_only_vocab, spm_vocab
 
@@ -30,8 +31,9 @@ class TinyModel:
 
     `n_vocab` 0 means what the vocabulary needs (128 without texts). `tokenizer` is `test` (ids only), `bpe`, `spm` or
     `none`. `types` overrides `type` for matrices whose name contains the key, such as {"attn_v": "Q6_K"}. `tied` leaves
-    out `output.weight`. `window` and `window_pattern` (1 for a window layer) are gemma3's. `metadata` is laid over the
-    rest; a value of None takes a key away.
+    out `output.weight`. `window` and `window_pattern` (1 for a window layer) are of architectures with windows,
+    `n_expert` and `n_expert_used` of mixtures; `moe` makes a mixture of an architecture that may be one. `metadata` is
+    laid over the rest; a value of None takes a key away.
     """
 
     arch: str = "llama"
@@ -47,11 +49,20 @@ class TinyModel:
     types: Mapping[str, str] = field(default_factory=dict)
     tokenizer: str = "test"
     tied: bool = False
+    moe: bool = False
+    n_expert: int = 8
+    n_expert_used: int = 3
     window: int = 32
     window_pattern: tuple[int, ...] = ()
     rope_freq_base: float = 10000.0
     seed: int = 0
     metadata: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def n_rot(self) -> int:
+        """The dimensions of a head that are rotated."""
+        n_rot = self.metadata.get(f"{self.arch}.rope.dimension_count")
+        return n_rot if isinstance(n_rot, int) else self.head_dim
 
 
 def make_model(path: str | os.PathLike[str], model: TinyModel | None = None, **changes: Any) -> Path:
@@ -66,14 +77,9 @@ def build(model: TinyModel) -> tuple[dict[str, object], list[TensorData]]:
     vocab = _vocab(model)
     tokens = vocab.get("tokenizer.ggml.tokens", ())
     n_vocab = max(len(tokens), model.n_vocab) or 128  # type: ignore[arg-type]
-    metadata = {**_hyperparameters(model, n_vocab), **vocab, **model.metadata}
+    metadata = {**hyperparameters(model, n_vocab), **vocab, **model.metadata}
     metadata = {key: value for key, value in metadata.items() if value is not None}
-    shapes = {"token_embd.weight": (model.n_embd, n_vocab), "output_norm.weight": (model.n_embd,)}
-    if not model.tied:
-        shapes["output.weight"] = (model.n_embd, n_vocab)
-    for i in range(model.n_layer):
-        shapes.update({f"blk.{i}.{name}": shape for name, shape in _layer_shapes(model).items()})
-    return metadata, [_tensor(model, name, shape) for name, shape in shapes.items()]
+    return metadata, [_tensor(model, name, shape) for name, shape in shapes(model, n_vocab).items()]
 
 
 def _vocab(model: TinyModel) -> dict[str, object]:
@@ -84,60 +90,12 @@ def _vocab(model: TinyModel) -> dict[str, object]:
     return {"bpe": bpe_vocab, "spm": spm_vocab}[model.tokenizer](model.n_vocab)
 
 
-def _hyperparameters(model: TinyModel, n_vocab: int) -> dict[str, object]:
-    arch = model.arch
-    metadata: dict[str, object] = {
-        "general.architecture": arch,
-        "general.name": f"tiny {arch}",
-        f"{arch}.vocab_size": n_vocab,
-        f"{arch}.context_length": model.n_ctx_train,
-        f"{arch}.embedding_length": model.n_embd,
-        f"{arch}.block_count": model.n_layer,
-        f"{arch}.feed_forward_length": model.n_ff,
-        f"{arch}.attention.head_count": model.n_head,
-        f"{arch}.attention.head_count_kv": model.n_head_kv,
-        f"{arch}.attention.key_length": model.head_dim,
-        f"{arch}.attention.value_length": model.head_dim,
-        f"{arch}.attention.layer_norm_rms_epsilon": 1e-5,
-        f"{arch}.rope.dimension_count": model.head_dim,
-        f"{arch}.rope.freq_base": model.rope_freq_base,
-    }
-    if arch == "gemma3":
-        metadata["gemma3.attention.sliding_window"] = model.window
-        if model.window_pattern:
-            pattern = np.array(model.window_pattern, dtype=np.uint32)
-            metadata["gemma3.attention.sliding_window_pattern"] = pattern
-    return metadata
-
-
-def _layer_shapes(model: TinyModel) -> dict[str, tuple[int, ...]]:
-    """The tensors of one layer, by name without `blk.N.`."""
-    n_embd, n_q, n_kv = model.n_embd, model.n_head * model.head_dim, model.n_head_kv * model.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (n_embd,),
-        "attn_q.weight": (n_embd, n_q),
-        "attn_k.weight": (n_embd, n_kv),
-        "attn_v.weight": (n_embd, n_kv),
-        "attn_output.weight": (n_q, n_embd),
-        "ffn_norm.weight": (n_embd,),
-        "ffn_gate.weight": (n_embd, model.n_ff),
-        "ffn_up.weight": (n_embd, model.n_ff),
-        "ffn_down.weight": (model.n_ff, n_embd),
-    }
-    more: dict[str, dict[str, tuple[int, ...]]] = {
-        "llama": {},
-        "qwen2": {"attn_q.bias": (n_q,), "attn_k.bias": (n_kv,), "attn_v.bias": (n_kv,)},
-        "qwen3": {"attn_q_norm.weight": (model.head_dim,), "attn_k_norm.weight": (model.head_dim,)},
-    }
-    more["gemma3"] = {**more["qwen3"], "post_attention_norm.weight": (n_embd,), "post_ffw_norm.weight": (n_embd,)}
-    return {**shapes, **more[model.arch]}
-
-
 def _tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> TensorData:
     type = model.type
     for part, other in model.types.items():
         type = other if part in name else type
-    type = "F32" if len(shape) == 1 else type
+    small = len(shape) == 1 or "norm" in name or name.endswith(".bias") or "ffn_gate_inp" in name
+    type = "F32" if small else type
     assert shape[0] % GGML_TYPES[TYPE_IDS[type]].block_size == 0, f"{name}: rows of {shape[0]} do not fit {type}"
     return TensorData(name, shape, TYPE_IDS[type], lambda: _values(model.seed, name, shape, type))
 
@@ -145,8 +103,10 @@ def _tensor(model: TinyModel, name: str, shape: tuple[int, ...]) -> TensorData:
 def _values(seed: int, name: str, shape: tuple[int, ...], type: str) -> Bytes:
     """Norm weights lie around 1, biases around 0, rows are spread so that a product keeps the size of its input."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    if name.endswith("norm.weight"):
-        return (1 + 0.1 * rng.standard_normal(shape)).astype(np.float32).view(np.uint8)
+    if "norm" in name and name.endswith(".weight"):
+        return (1 + 0.1 * rng.standard_normal(shape)).astype(np.float32).reshape(-1).view(np.uint8)
+    if name.startswith("rope_f"):
+        return (1 + 3 * rng.random(shape)).astype(np.float32).view(np.uint8)
     std = 0.1 if len(shape) == 1 else float(np.clip(shape[0] ** -0.5, 0.02, 0.1))
     return random_tensor(rng, shape, type, std)
 

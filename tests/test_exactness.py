@@ -13,20 +13,20 @@ import pytest
 from numpy.typing import NDArray
 
 from tests import engine_runs as runs
+from tests.make_archs import FILES
 from tests.make_blocks import TYPES
 from tests.make_models import make_model
 
 runs.need_engine()
 
-ARCHS = ("llama", "qwen2", "qwen3", "gemma3")
+ARCHS = tuple(FILES)
 N_VOCAB = 131  # no multiple of a tile's rows
 N_TOKENS = 600
 CHUNKS = (1, 7, 64, 512)
 THREADS = (1, 2, 3)
 
-# Every type once, on an architecture in turn, and every architecture with plain weights.
-TINY = [(ARCHS[i % 4], name) for i, name in enumerate(TYPES)]
-TINY += [(arch, "F32") for arch in ARCHS if (arch, "F32") not in TINY]
+# Every type and every architecture at least once.
+TINY = [(ARCHS[i % len(ARCHS)], TYPES[i % len(TYPES)]) for i in range(max(len(ARCHS), len(TYPES)))]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     arch, kind = request.param
     path = tmp_path_factory.mktemp("exact") / f"{arch}-{kind}.gguf"
     sizes: dict[str, Any] = {"n_embd": 256, "n_ff": 512, "n_head": 4, "n_head_kv": 2, "head_dim": 64}
-    pattern = (1, 0) if arch == "gemma3" else ()
+    pattern = (1, 0) if FILES[arch].window else ()
     return make_model(
         path, arch=arch, type=kind, n_vocab=N_VOCAB, n_ctx_train=4096, window=50, window_pattern=pattern, **sizes
     )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import engine_runs as runs
+from tests.make_archs import FILES
 from tests.make_blocks import TYPES
 from tests.make_models import make_model
 from tests.paths import REPO_ROOT
@@ -22,7 +23,7 @@ from tests.test_greedy import MODELS
 
 runs.need_engine()
 
-ARCHS = ("llama", "qwen2", "qwen3", "gemma3")
+ARCHS = tuple(FILES)
 LOWERED = {
     "avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+avx,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"},
     "generic": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
@@ -34,12 +35,12 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, real_model: Callable[[str], Path]) -> list[str]:
-    """A tiny model of each tensor type, and those real models that are here."""
+    """A tiny model of each tensor type and each architecture, and those real models that are here."""
     folder = tmp_path_factory.mktemp("isa")
     sizes: dict[str, Any] = {"n_embd": 256, "n_ff": 512, "n_head": 4, "n_head_kv": 2, "head_dim": 64, "n_vocab": 131}
+    pairs = [(ARCHS[i % len(ARCHS)], TYPES[i % len(TYPES)]) for i in range(max(len(ARCHS), len(TYPES)))]
     paths = [
-        make_model(folder / f"{ARCHS[i % 4]}-{kind}.gguf", arch=ARCHS[i % 4], type=kind, window=20, **sizes)
-        for i, kind in enumerate(TYPES)
+        make_model(folder / f"{arch}-{kind}.gguf", arch=arch, type=kind, window=20, **sizes) for arch, kind in pairs
     ]
     for name in MODELS:
         try:

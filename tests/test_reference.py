@@ -150,5 +150,6 @@ def test_gemma3_window_layers(pattern: dict[str, object], window: list[int]) -> 
     keys |= {"rope.scaling.factor": 8.0}
     hp = read_hparams({"general.architecture": "gemma3"} | {f"gemma3.{k}": v for k, v in keys.items()} | pattern)
     assert list(hp.window) == window
-    assert [b == 1e4 for b in hp.freq_base] == [s == 1.0 for s in hp.freq_scale] == [w > 0 for w in window]
+    assert all(rope is not None for rope in hp.rope)
+    assert [r.base == 1e4 for r in hp.rope if r] == [r.scale == 1.0 for r in hp.rope if r] == [w > 0 for w in window]
     assert hp.kq_scale == 32**-0.5

@@ -67,7 +67,7 @@ def _tokens_seen(config: Config, n_before: int, n: int) -> int:
     """Pairs of a token and one it attends to, over all layers, for `n` tokens after `n_before`."""
     total = 0
     for layer in range(config.n_layer):
-        window = config.window if config.is_window_layer(layer) else n_before + n
+        window = config.windows[layer] or n_before + n
         total += sum(min(pos + 1, window) for pos in range(n_before, n_before + n))
     return total
 

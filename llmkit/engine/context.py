@@ -35,11 +35,14 @@ class Context:
         params = self.params
         layout = model.layout(params.type_k, params.type_v)
         self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout)
+        if 0 < model.n_positions < self.n_ctx:
+            message = f"a context of {self.n_ctx} tokens, but {model.name} knows {model.n_positions} positions"
+            raise UsageError(message, f"give -c {model.n_positions} or less")
         self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)
         self.n_threads = params.n_threads if params.n_threads > 0 else default_threads()
         self.kv = KvCache(layout, self.n_ctx)
         self._inputs = PlanInputs(-(-self.n_ubatch // 8) * 8)
-        graph, logits = model.build(self._inputs, layout, self.kv.pool.addresses.ctypes.data)
+        graph, logits = model.build(self._inputs, layout, self.kv.pool.addresses.ctypes.data, self.n_ctx)
         self._plan = Plan(graph, logits, self._inputs.n_rows_max, self.n_threads)
         self._out = np.empty((0, model.config.n_vocab), np.float32)
         self._team = ThreadTeam(self.n_threads)

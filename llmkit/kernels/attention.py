@@ -8,6 +8,7 @@ what is computed beside it nor on whether one thread takes all spans or several 
 from __future__ import annotations
 
 from llmkit.kernels.attention_memory import (
+    CAP,
     DONE,
     FIELDS,
     FIRST_ROW,
@@ -25,6 +26,8 @@ from llmkit.kernels.attention_memory import (
     SCALE,
     SCRATCH,
     SCRATCH_BYTES,
+    SINKS,
+    SLOPES,
     SPAN,
     TILE,
     UNIT,
@@ -45,6 +48,7 @@ from llmkit.kernels.attention_memory import (
     scratch_bytes,
     state_at,
 )
+from llmkit.kernels.attention_scores import add_distance, apply_sink, cap_scores
 from llmkit.kernels.attention_tile import add_values_1, add_values_4, score_tile
 from llmkit.kernels.jit import helper, kernel
 from llmkit.kernels.softmax_tile import softmax_part, softmax_whole
@@ -52,6 +56,7 @@ from llmkit.kernels.work import take
 from llmkit.simd.ops import (
     arg,
     atomic_store,
+    bits_to_f32,
     copy_bytes,
     exp,
     fetch_add,
@@ -125,7 +130,20 @@ def _shrink(factors, out, v_dim):
 
 
 @helper
-def _attend_group(args, unit, base, quad, n, first, k, v):
+def _change_scores(args, unit, head, quad, n, first, scores):
+    """Caps the scores of four queries on the tile that starts at position `first`, and adds what distance costs."""
+    heads, slopes = arg(args, N_HEAD) // arg(args, N_HEAD_KV), arg(args, SLOPES)
+    if arg(args, CAP) != 0:
+        cap_scores(scores, 2 * GROUP, bits_to_f32(arg(args, CAP)))
+    if slopes != 0:
+        for i in range(GROUP):
+            query = min(GROUP * quad + i, n - 1)
+            distance = arg(unit, POS) + query // heads - first
+            add_distance(scores + 4 * TILE * i, slopes, head * heads + query % heads, distance)
+
+
+@helper
+def _attend_group(args, unit, head, base, quad, n, first, k, v):
     """Four queries (n in all) against the tile that starts at position `first`."""
     v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
     scores, state = scores_at(args, base), state_at(args, base, 0)
@@ -133,6 +151,8 @@ def _attend_group(args, unit, base, quad, n, first, k, v):
     maxima = state + 4 * GROUP * quad
     sums, out = maxima + 4 * queries, state + 8 * queries + 4 * GROUP * quad * v_dim
     score_tile(base + 4 * GROUP * quad * arg(args, HEAD_DIM), k, arg(args, HEAD_DIM), scores)
+    if arg(args, CAP) + arg(args, SLOPES) != 0:
+        _change_scores(args, unit, head, quad, n, first, scores)
     if _set_limits(args, unit, quad, n, first, limits):
         if softmax_whole(scores, maxima, sums, factors):
             _shrink(factors, out, v_dim)
@@ -170,7 +190,7 @@ def _attend_span(args, unit, head, base, n, span):
         if following <= last:
             prefetch_tile(args, arg(unit, UNIT_CELLS) + 8 * following, min(TILE, last + 1 - following), head)
         for quad in range((n + GROUP - 1) // GROUP):
-            _attend_group(args, unit, base, quad, n, first, k, v)
+            _attend_group(args, unit, head, base, quad, n, first, k, v)
 
 
 @helper
@@ -194,10 +214,12 @@ def merge(m, l, o, part_m, part_l, part_o, v_dim):  # noqa: E741
 
 
 @helper
-def _finish(args, row, query_head, total, o):
+def _finish(args, row, query_head, maximum, total, o):
     """y = o / sum, without the columns that fill v_dim up."""
     y = arg(args, Y) + row * arg(args, Y_STRIDE) + 4 * query_head * arg(args, HEAD_DIM)
     scale = 1.0 / load_f32(total)
+    if arg(args, SINKS) != 0:
+        scale = apply_sink(arg(args, SINKS), query_head, maximum, total)
     for d in range(arg(args, HEAD_DIM)):
         store_f32(y + 4 * d, load_f32(o + 4 * d) * scale)
 
@@ -223,7 +245,7 @@ def _attend_all(args, unit, head, base):
     for i in range(n):
         o = total + 8 * queries + 4 * i * v_dim
         row = arg(unit, FIRST_ROW) + i // heads
-        _finish(args, row, head * heads + i % heads, total + 4 * queries + 4 * i, o)
+        _finish(args, row, head * heads + i % heads, total + 4 * i, total + 4 * queries + 4 * i, o)
 
 
 @helper
@@ -260,7 +282,7 @@ def _merge_spans(args, unit, head, base):
         for span in range(arg(unit, N_SPANS)):
             part = _partial(args, unit, row, span, query_head)
             merge(total, total + 4, total + 8, part, part + 4, part + 8, v_dim)
-        _finish(args, arg(unit, FIRST_ROW) + row, query_head, total + 4, total + 8)
+        _finish(args, arg(unit, FIRST_ROW) + row, query_head, total, total + 4, total + 8)
 
 
 @kernel

@@ -20,7 +20,8 @@ TILE, SPAN, GROUP = 32, 256, 4
 NEG_INF = float("-inf")
 
 # q, y: float32 rows. units: address of the address of int64 [n_units][UNIT]; unit_count: address of their number.
-# scratch: scratch_bytes a thread. window: tokens a query sees, itself included; 0 is all.
+# scratch: scratch_bytes a thread. window: tokens a query sees, itself included; 0 is all. cap: float32 bits, slopes and
+# sinks: addresses, see attention_scores; 0 for none.
 # partials: address of the address where units of one span leave (m, l, o) of each row and head.
 FIELDS = (
     "counter",
@@ -46,6 +47,9 @@ FIELDS = (
     "scratch_bytes",
     "max_queries",
     "partials",
+    "cap",
+    "slopes",
+    "sinks",
 )
 (
     Q,
@@ -69,7 +73,10 @@ FIELDS = (
     SCRATCH_BYTES,
     MAX_QUERIES,
     PARTIALS,
-) = range(2, 23)
+    CAP,
+    SLOPES,
+    SINKS,
+) = range(2, 26)
 
 # A unit of work: rows first_row .. first_row + n_rows of one sequence, the first at position pos; cells: address of the
 # sequence's int64 cells (block number * 32 + cell); span: the only span to do, or -1 for all;

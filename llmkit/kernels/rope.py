@@ -11,6 +11,7 @@ from llmkit.kernels.jit import helper, kernel
 from llmkit.kernels.work import n_rows, run_length, take
 from llmkit.simd.ops import (
     arg,
+    bits_to_f32,
     f32_to_f16_bits,
     fma_f64,
     keep_lanes,
@@ -25,13 +26,14 @@ from llmkit.simd.ops import (
 )
 
 # positions: int64 [n_rows]; frequencies: float64 [n_rot / 2], radians a position; table: float32 [n_rows][n_rot],
-# first the cosines, then the sines.
-TABLE_FIELDS = ("counter", "n_rows", "positions", "frequencies", "n_rot", "table")
-POSITIONS, FREQUENCIES, TABLE_N_ROT, TABLE = range(2, 6)
+# first the cosines, then the sines, all times scale (float32 bits).
+TABLE_FIELDS = ("counter", "n_rows", "positions", "frequencies", "n_rot", "table", "scale")
+POSITIONS, FREQUENCIES, TABLE_N_ROT, TABLE, SCALE = range(2, 7)
 
-# q, k, v: float32 rows; n_rot: rotated dimensions of a head; interleaved: 1 pairs (2i, 2i+1), 0 pairs (i, i + n_rot/2).
-# blocks: int64 [n_rows], address of the block of each row's cell; cells: int64 [n_rows], the cell 0..31 in it;
-# k_offset, v_offset: of this layer in a block; k_type, v_type: 0 float32, 1 float16; v_dim: head_dim rounded up to 16.
+# q, k, v: float32 rows; n_rot: rotated dimensions of a head, 0 for none; interleaved: 1 pairs (2i, 2i+1), 0 pairs
+# (i, i + n_rot/2). blocks: int64 [n_rows], address of the block of each row's cell; cells: int64 [n_rows], the cell
+# 0..31 in it; k_offset, v_offset: of this layer in a block; k_type, v_type: 0 float32, 1 float16; v_dim: head_dim
+# rounded up to 16.
 STORE_FIELDS = (
     "counter",
     "n_rows",
@@ -119,7 +121,7 @@ def cos_sin(angle):
 
 @kernel
 def rope_table(args, _thread, n_threads):
-    half = arg(args, TABLE_N_ROT) // 2
+    half, scale = arg(args, TABLE_N_ROT) // 2, float(bits_to_f32(arg(args, SCALE)))
     items = n_rows(args)
     run = run_length(items, n_threads)
     while True:
@@ -131,8 +133,8 @@ def rope_table(args, _thread, n_threads):
             table = arg(args, TABLE) + row * half * 8
             for i in range(half):
                 c, s = cos_sin(pos * load_f64(arg(args, FREQUENCIES) + 8 * i))
-                store_f32(table + 4 * i, c)
-                store_f32(table + 4 * (half + i), s)
+                store_f32(table + 4 * i, c * scale)
+                store_f32(table + 4 * (half + i), s * scale)
 
 
 @helper

@@ -1,8 +1,8 @@
-"""Whole rows: token embeddings, the rows whose logits were asked for, scales and biases, soft-capped logits."""
+"""Whole rows: embeddings, the rows whose logits were asked for, scales and biases, capped and clamped values."""
 
 from __future__ import annotations
 
-from llmkit.kernels.jit import kernel
+from llmkit.kernels.jit import kernel, row_kernel
 from llmkit.kernels.work import n_rows, run_length, take
 from llmkit.simd.ops import (
     add,
@@ -24,12 +24,15 @@ from llmkit.simd.ops import (
     vstore,
 )
 
-# tokens: int32 [n_rows]; w: the file's rows, row_bytes each, n_blocks blocks of block_bytes, block columns each;
-# dequantize: address of the type's block function; scale: float32 bits; y: float32 rows, y_stride bytes apart.
+# indices: int32 or int64 [n_rows], index_bytes each; one above `last` counts as `last`; w: the file's rows, row_bytes
+# each, n_blocks blocks of block_bytes, block columns each; dequantize: address of the type's block function; scale:
+# float32 bits; y: float32 rows, y_stride bytes apart.
 EMBED_FIELDS = (
     "counter",
     "n_rows",
-    "tokens",
+    "indices",
+    "index_bytes",
+    "last",
     "w",
     "row_bytes",
     "n_blocks",
@@ -40,7 +43,20 @@ EMBED_FIELDS = (
     "y",
     "y_stride",
 )
-TOKENS, W, ROW_BYTES, N_BLOCKS, BLOCK_BYTES, BLOCK, DEQUANTIZE, SCALE, EMBED_Y, EMBED_Y_STRIDE = range(2, 12)
+(
+    INDICES,
+    INDEX_BYTES,
+    LAST,
+    W,
+    ROW_BYTES,
+    N_BLOCKS,
+    BLOCK_BYTES,
+    BLOCK,
+    DEQUANTIZE,
+    SCALE,
+    EMBED_Y,
+    EMBED_Y_STRIDE,
+) = range(2, 14)
 
 # rows: int64 [n_rows], the rows of x to copy; n_bytes of each.
 GATHER_FIELDS = ("counter", "n_rows", "rows", "x", "x_stride", "y", "y_stride", "n_bytes")
@@ -54,6 +70,10 @@ AFFINE_X, AFFINE_Y, AFFINE_STRIDE, N_COLS, BEFORE, AFFINE_SCALE, AFTER, ACCUMULA
 SOFTCAP_FIELDS = ("counter", "n_rows", "x", "stride", "n_vectors", "cap")
 CAP_X, CAP_STRIDE, CAP_VECTORS, CAP = range(2, 6)
 
+# x = within -limit .. limit, in place; limit: float32 bits.
+CLAMP_FIELDS = ("x", "stride", "n_cols", "limit")
+CLAMP_X, CLAMP_STRIDE, CLAMP_COLS, LIMIT = range(4)
+
 
 @kernel
 def embed(args, _thread, n_threads):
@@ -65,7 +85,8 @@ def embed(args, _thread, n_threads):
         if first_item >= items:
             break
         for row in range(first_item, min(first_item + run, items)):
-            source = arg(args, W) + load_i32(arg(args, TOKENS) + 4 * row) * arg(args, ROW_BYTES)
+            index = load_i32(arg(args, INDICES) + row * arg(args, INDEX_BYTES))  # the low half of an int64
+            source = arg(args, W) + min(index, arg(args, LAST)) * arg(args, ROW_BYTES)
             y = arg(args, EMBED_Y) + row * arg(args, EMBED_Y_STRIDE)
             for k in range(arg(args, N_BLOCKS)):
                 call_kernel(arg(args, DEQUANTIZE), source + k * arg(args, BLOCK_BYTES), y + 4 * k * block, 0)
@@ -128,3 +149,16 @@ def softcap(args, _thread, n_threads):
                 e = exp(mul(splat(-2.0), div(vload(x + 64 * i), splat(cap))))
                 tanh = sub(div(splat(2.0), add(splat(1.0), e)), splat(1.0))
                 vstore(x + 64 * i, fma(tanh, splat(cap), splat(0.0)))
+
+
+@row_kernel
+def clamp(args, first_row, last_row):
+    limit = bits_to_f32(arg(args, LIMIT))
+    for row in range(first_row, last_row):
+        x = arg(args, CLAMP_X) + row * arg(args, CLAMP_STRIDE)
+        for i in range(arg(args, CLAMP_COLS)):
+            v = load_f32(x + 4 * i)
+            if v > limit:
+                store_f32(x + 4 * i, limit)
+            elif v < -limit:
+                store_f32(x + 4 * i, -limit)

@@ -1,75 +1,106 @@
-"""What a family's file provides, and the parts that several families build in the same way."""
+"""What an architecture is made of, as a declaration: `architectures` has one entry each, `transformer` builds it.
+
+The defaults are those of llama with split-half RoPE: RMS norms before attention and feed-forward, SiLU gating. What a
+file may have or not (biases, fused matrices, a tied output, norms of q and k) is found in the file.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from llmkit.errors import MetadataError
-from llmkit.models.config import DAMAGED, Config
-from llmkit.models.graph import Graph, Value
-from llmkit.models.weights import Weights
-
-MAX_FREQUENCY = 1024.0  # radians a token; usual are 1 and less, and the kernel's angles end at 2^30
+LAYER: Final = "layer"
 
 
-class Family(Protocol):
-    """One architecture: `build` adds a whole forward pass to the graph and returns the logits."""
+@dataclass(frozen=True)
+class Attention:
+    """rope: `pairs` rotates neighbours, `halves` dimension i with i + n_rot/2. rope_layers: which have RoPE at all.
 
-    def build(self, g: Graph, config: Config, weights: Weights) -> Value: ...
-
-
-def rope_frequencies(
-    base: float, scale: float, n_rot: int, factors: npt.NDArray[np.float32] | None
-) -> npt.NDArray[np.float64]:
-    """Radians a position of each pair: scale * base^(-2i / n_rot) / factors[i], float64 [n_rot / 2].
-
-    MetadataError for what no angle can be made of.
-    """
-    frequencies = scale * np.array([base ** (-2.0 * i / n_rot) for i in range(n_rot // 2)], np.float64)
-    if factors is not None:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            frequencies = frequencies / factors.astype(np.float64)
-    if not np.all((frequencies >= 0) & (frequencies <= MAX_FREQUENCY)):  # NaN fails too
-        message = f"the file's RoPE turns by up to {np.max(frequencies):g} radians a token, which is no angle"
-        raise MetadataError(message, f"rope.freq_base, rope.scaling or the tensor rope_freqs is wrong: {DAMAGED}")
-    return frequencies
-
-
-@dataclass
-class Linear:
-    """A matrix with what may stand beside it in the file: a bias, and a scale of the whole tensor.
-
-    scale_first: W x * scale + bias; otherwise (W x + bias) * scale.
+    partial_rotary: n_rot may be smaller than a head. rope_factors: the file may divide the frequencies; rope_switch: it
+    may say that there is no RoPE. sections: it may or must name the parts of several positions of a token.
+    qk_norm: normalises each `head` of q and k, or the whole `row`, where the file has weights for it.
+    window: whether the file `may` or `must` say a window, or `window_default` holds; window_pattern: layer l has it
+    unless l % pattern == pattern - 1, or as the file's flags say. window_rope: the frequencies of such layers are
+    `scaled` as the others', or `plain`, or of a base of their own (`own`), neither scaled.
+    scale: the file may say what scores are multiplied by. score_size: layers of the size that divides scores by
+    sqrt(n_embd / n_head) instead of the head's. softcap: the default cap of scores, 0 for never. clamp: the file may
+    bound q, k and v. alibi: scores fall with distance, `always`, as the `file` says, or in models of alibi_layers.
     """
 
-    weights: Weights
-    name: str
-    n_in: int
-    n_out: int
-    has_bias: bool = True
-    has_scale: bool = True
-    scale_first: bool = True
-
-    def apply(self, g: Graph, x: Value, into: Value | None = None) -> Value:
-        """Adds the product to the graph, summed into `into` where that is given."""
-        w = self.weights.matrix(f"{self.name}.weight", self.n_in, self.n_out)
-        bias = self.weights.optional_vector(f"{self.name}.bias", self.n_out) if self.has_bias else 0
-        if not (self.has_scale and self.weights.has(f"{self.name}.scale")):
-            return g.matmul(x, w, bias=bias, into=into)
-        scale = self.weights.vector(f"{self.name}.scale", 1)
-        y = g.matmul(x, w)
-        return g.affine(
-            y, scale, before=0 if self.scale_first else bias, after=bias if self.scale_first else 0, into=into
-        )
+    rope: Literal["pairs", "halves", "none"] = "halves"
+    rope_layers: Literal["all", "window", "3 of 4"] = "all"
+    partial_rotary: bool = False
+    rope_factors: bool = False
+    rope_switch: bool = False
+    sections: Literal["never", "may", "must"] = "never"
+    qk_norm: Literal["none", "head", "row"] = "none"
+    window: Literal["never", "may", "must"] = "never"
+    window_default: int = 0
+    window_pattern: int = 0
+    window_rope: Literal["scaled", "plain", "own"] = "scaled"
+    scale: bool = False
+    score_size: int = 0
+    softcap: float = 0.0
+    clamp: bool = False
+    alibi: Literal["never", "file", "always"] = "never"
+    alibi_layers: int = 0
 
 
-def output_logits(g: Graph, config: Config, weights: Weights, x: Value) -> Value:
-    """The final norm and the output matrix (the embedding's where there is none), for the rows that are wanted."""
-    h = g.rms_norm(g.gather_outputs(x), weights.vector("output_norm.weight", config.n_embd), config.norm_eps)
-    name = "output" if weights.has("output.weight") else "token_embd"
-    bias = weights.optional_vector("output.bias", config.n_vocab)
-    return g.matmul(h, weights.matrix(f"{name}.weight", config.n_embd, config.n_vocab), bias=bias)
+@dataclass(frozen=True)
+class FeedForward:
+    """function: of kernels.activation. fused: `ffn_up` holds gate and up. scale: the file's `.scale` tensors count.
+
+    The rest is for mixtures of experts. softmax: over all experts, then the best are taken; otherwise over the best.
+    normalise: the weights of the best add up to 1. expert_scale: the experts' `.scale` tensors count.
+    """
+
+    function: str = "swiglu"
+    fused: bool = False
+    scale: bool = False
+    softmax: bool = True
+    normalise: bool = True
+    expert_scale: bool = False
+
+    @property
+    def gated(self) -> bool:
+        return self.function in ("swiglu", "geglu", "swiglu_oai")
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """By what embeddings and what a layer adds are multiplied where the file says nothing, and logits divided."""
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 0.0  # 0: the file must say it
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture.
+
+    norm: `rms` or `layer`. pre_norm, post_norm: before and after each part; ffn_norm: the name of the one before the
+    feed-forward. norm_weight: norms have weights. parallel: the feed-forward reads the attention's input (`shared`;
+    where the file has a norm for it, the layer is sequential after all) or the layer's input under its own norm
+    (`own`). tied: the output matrix is always the embedding. embed_sqrt: embeddings are multiplied by sqrt(n_embd).
+    multipliers: of (n_layer, n_embd), see Multipliers. logit_scale: the file may multiply the logits. final_softcap:
+    the default cap of logits, 0 for none, None for never. experts: `never`, `may` (where expert_count is not 0) or
+    `must`. required: tensors of each layer that others may lack.
+    """
+
+    attention: Attention = field(default_factory=Attention)
+    feed_forward: FeedForward = field(default_factory=FeedForward)
+    norm: Literal["rms", "layer"] = "rms"
+    norm_weight: bool = True
+    pre_norm: bool = True
+    post_norm: bool = False
+    ffn_norm: str = "ffn_norm"
+    parallel: Literal["no", "shared", "own"] = "no"
+    tied: bool = False
+    embed_sqrt: bool = False
+    multipliers: Callable[[int, int], Multipliers] | None = None
+    logit_scale: bool = False
+    final_softcap: float | None = None
+    experts: Literal["never", "may", "must"] = "never"
+    required: tuple[str, ...] = ()

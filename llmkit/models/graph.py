@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmkit.kernels import activation, attention, norm, quantize, rope, rows
+from llmkit.kernels import activation, attention, experts, norm, quantize, rope, rows
 from llmkit.kernels import activation_tile as at
 from llmkit.kernels import matmul as mm
+from llmkit.kernels import matmul_experts as me
 from llmkit.memory.kv_cache import TYPE_CODES, KvLayout
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.weights import Matrix
@@ -20,18 +21,34 @@ from llmkit.models.weights import Matrix
 
 @dataclass(eq=False)
 class Value:
-    """Rows of `stride` bytes, or groups of 8 rows of quantised activations; of all tokens or of the outputs."""
+    """Rows of `stride` bytes, or groups of 8 rows of quantised activations: of all tokens, of the outputs, or of slots.
+
+    For slots `rows` is the value that begins with their number. `fixed`: bytes whatever the number of rows.
+    """
 
     name: str
     n_cols: int
     stride: int
     group_bytes: int = 0
-    rows: str = "tokens"
+    rows: str | Slots = "tokens"
+    fixed: int = 0
 
     def n_bytes(self, n_rows: int) -> int:
         """Room for n_rows rows, rounded up to groups of 8: a matmul may write whole groups."""
+        if isinstance(self.rows, Slots):
+            n_rows = n_rows * self.rows.n_used + at.GROUP * self.rows.n_expert
         groups = -(-n_rows // at.GROUP)
-        return groups * (self.group_bytes or at.GROUP * self.stride)
+        return self.fixed + groups * (self.group_bytes or at.GROUP * self.stride)
+
+
+@dataclass(eq=False)
+class Slots(Value):
+    """A mixture's slots (see kernels.experts). `picks` tells each token's slots, `tokens` each slot's token."""
+
+    n_expert: int = 0
+    n_used: int = 0
+    picks: Value | None = None
+    tokens: Value | None = None
 
 
 @dataclass
@@ -78,32 +95,38 @@ class Graph:
         self, name: str, kernel: Any, fields: Sequence[str], reads: list[Value], writes: list[Value], **args: Any
     ) -> None:
         """Appends an operation. A row kernel has neither counter nor n_rows."""
+        rows_of = writes[0].rows
+        if isinstance(rows_of, Slots):
+            reads = [*reads, rows_of]  # which begins with their number
         by_rows = "n_rows" not in fields
         if not by_rows:
-            args["n_rows"] = self.n_rows_address(writes[0].rows)
+            args["n_rows"] = self.n_rows_at(rows_of)
         assert set(args) | {"counter"} == set(fields) | {"counter"}, set(args) ^ set(fields)
         for value in writes:
             for key in [k for k in self._quantized if k[0] is value]:
                 del self._quantized[key]
         self.ops.append(Op(name, kernel.address, fields, args, reads, writes, by_rows))
 
-    def n_rows_address(self, rows: str) -> int:
-        """Where the number of rows of this kind stands."""
+    def n_rows_at(self, rows: str | Slots) -> int | Slots:
+        """Where the number of rows of this kind stands: an address, or the value that begins with it."""
+        if isinstance(rows, Slots):
+            return rows
         return self.inputs.n_out_address if rows == "out" else self.inputs.n_tokens_address
 
-    def _value(self, name: str, n_cols: int, rows: str = "tokens") -> Value:
+    def _value(self, name: str, n_cols: int, rows: str | Slots = "tokens") -> Value:
         return Value(name, n_cols, _row_stride(n_cols), rows=rows)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    def embed(self, table: Matrix, scale: float = 1.0) -> Value:
-        """Rows of the embedding table for the tokens, times `scale`."""
+    def embed(self, table: Matrix, scale: float = 1.0, *, of_positions: bool = False) -> Value:
+        """Rows of the embedding table for the tokens (or for their positions), times `scale`."""
         out, kind = self._value("embd", table.n_cols), table.type
+        indices = self.inputs.positions if of_positions else self.inputs.tokens
         self._add(
             "embed", rows.embed, rows.EMBED_FIELDS, [], [out],
-            tokens=self.inputs.tokens.ctypes.data, w=table.raw, row_bytes=kind.row_bytes(table.n_cols),
-            n_blocks=table.n_cols // kind.block, block_bytes=kind.block_bytes, block=kind.block,
-            dequantize=kind.dequantize, scale=float_bits(scale), y=out, y_stride=out.stride,
+            indices=indices.ctypes.data, index_bytes=indices.itemsize, last=table.n_rows - 1, w=table.raw,
+            row_bytes=kind.row_bytes(table.n_cols), n_blocks=table.n_cols // kind.block, block_bytes=kind.block_bytes,
+            block=kind.block, dequantize=kind.dequantize, scale=float_bits(scale), y=out, y_stride=out.stride,
         )  # fmt: skip
         return out
 
@@ -136,14 +159,38 @@ class Graph:
             eps=float_bits(eps), y=out, y_stride=out.stride, accumulate=int(accumulate),
         )  # fmt: skip
 
-    def gated(self, function: str, gate: Value, up: Value) -> Value:
-        """function(gate) * up; `function` is swiglu or geglu."""
-        out = self._value("gated", gate.n_cols)
+    def layer_norm(
+        self, x: Value, weight: int, bias: int, eps: float, *, n_groups: int = 1, weight_stride: int = 0,
+        in_place: bool = False,
+    ) -> Value:  # fmt: skip
+        """Rows (or n_groups parts of each alone) less their mean, by their deviation. 0 is no weight, no bias.
+
+        weight_stride: bytes from one group's weights to the next's, 0 where they share them.
+        """
+        out = x if in_place else self._value("norm", x.n_cols, x.rows)
         self._add(
-            function, getattr(activation, function), activation.FIELDS, [gate, up], [out],
-            gate=gate, up=up, y=out, stride=out.stride, n_vectors=out.stride // 64,
+            "layer_norm", norm.layer_norm, norm.LAYER_FIELDS, [x], [out],
+            x=x, x_stride=x.stride, n_groups=n_groups, n_cols=x.n_cols // n_groups, weight=weight,
+            eps=float_bits(eps), y=out, y_stride=out.stride, bias=bias, weight_stride=weight_stride,
         )  # fmt: skip
         return out
+
+    def activate(self, function: str, gate: Value, up: Value | None = None) -> Value:
+        """A function of kernels.activation: of the gate and `up`, or of one value."""
+        out = self._value("activated", gate.n_cols, gate.rows)
+        self._add(
+            function, activation.activate, activation.FIELDS, [gate, up] if up else [gate], [out],
+            function=activation.FUNCTIONS[function], gate=gate, up=up or gate, y=out, stride=out.stride,
+            n_vectors=out.stride // 64,
+        )  # fmt: skip
+        return out
+
+    def clamp(self, x: Value, limit: float) -> None:
+        """x within -limit .. limit, in place."""
+        self._add(
+            "clamp", rows.clamp, rows.CLAMP_FIELDS, [x], [x],
+            x=x, stride=x.stride, n_cols=x.n_cols, limit=float_bits(limit),
+        )  # fmt: skip
 
     def softcap(self, x: Value, cap: float) -> None:
         """x = cap * tanh(x / cap), in place."""
@@ -189,32 +236,98 @@ class Graph:
         )  # fmt: skip
         return out
 
+    # -- mixtures of experts --------------------------------------------------------------------------------------
+
+    def route(self, logits: Value, n_used: int, *, softmax: bool, normalise: bool, scale: float) -> Slots:
+        """Which n_used experts each row takes by its logits (overwritten), and the slots of all rows."""
+        n_expert = logits.n_cols
+        picks = Value("picks", 0, -(-experts.PICK * n_used // 64) * 64)
+        slots = Slots("slots", 0, 0, fixed=experts.slots_bytes(n_expert), n_expert=n_expert, n_used=n_used, picks=picks)
+        slots.tokens = Value("slot_tokens", 0, 8, rows=slots)
+        self._add(
+            "route", experts.route, experts.ROUTE_FIELDS, [logits], [picks, logits],
+            logits=logits, stride=logits.stride, n_expert=n_expert, n_used=n_used, picks=picks,
+            picks_stride=picks.stride, softmax=int(softmax), normalise=int(normalise), scale=float_bits(scale),
+        )  # fmt: skip
+        self._add(
+            "sort", experts.sort, experts.SORT_FIELDS, [picks], [slots, slots.tokens, picks],
+            picks=picks, picks_stride=picks.stride, n_expert=n_expert, n_used=n_used, slots=slots, rows=slots.tokens,
+        )  # fmt: skip
+        return slots
+
+    def spread(self, x: Value, slots: Slots) -> Value:
+        """Rows of slots: each its token's row of x."""
+        assert slots.tokens is not None
+        out = self._value("spread", x.n_cols, slots)
+        self._add(
+            "spread", experts.spread, experts.SPREAD_FIELDS, [x, slots.tokens], [out],
+            rows=slots.tokens, x=x, x_stride=x.stride, y=out, y_stride=out.stride, n_bytes=4 * x.n_cols,
+        )  # fmt: skip
+        return out
+
+    def matmul_experts(self, x: Value, w: Matrix, *, scales: int = 0, biases: int = 0) -> Value:
+        """Each slot's row through its expert's part of w, times its scale, plus its bias."""
+        slots = x.rows
+        assert isinstance(slots, Slots)
+        n_rows = w.n_rows // slots.n_expert
+        out, activations = self._value(w.name, n_rows, slots), self._activations(x, w.type.activation)
+        n_blocks = w.n_cols // w.type.tile_block
+        self._add(
+            "matmul_experts", me.matmul_experts, me.FIELDS, [activations], [out],
+            tile=w.type.multiply, w=w, tile_stride=n_blocks * w.type.tile_bytes, n_tiles=n_rows // 16,
+            n_blocks=n_blocks, x=activations, group_bytes=activations.group_bytes, y=out, y_stride=out.stride,
+            scales=scales, biases=biases, slots=slots, n_expert=slots.n_expert,
+        )  # fmt: skip
+        return out
+
+    def combine(self, x: Value, into: Value | None = None) -> Value:
+        """The weighted sum of each token's slots; added to `into` where that is given."""
+        slots = x.rows
+        assert isinstance(slots, Slots)
+        assert slots.picks is not None
+        out = into or self._value("combined", x.n_cols)
+        self._add(
+            "combine", experts.combine, experts.COMBINE_FIELDS, [x, slots.picks] + ([out] if into else []), [out],
+            picks=slots.picks, picks_stride=slots.picks.stride, n_used=slots.n_used, x=x, x_stride=x.stride,
+            y=out, y_stride=out.stride, n_vectors=x.stride // 64, accumulate=int(into is not None),
+        )  # fmt: skip
+        return out
+
     # -- attention ------------------------------------------------------------------------------------------------
 
-    def rope_table(self, frequencies: int, n_rot: int) -> Value:
-        """Cosines and sines of all positions; `frequencies`: address of float64 [n_rot / 2], radians a position."""
+    def rope_table(self, frequencies: int, n_rot: int, scale: float = 1.0) -> Value:
+        """Cosines and sines of all positions, times `scale`; `frequencies`: address of float64 [n_rot / 2], radians."""
         out = self._value("rope", n_rot)
         out.stride = 4 * n_rot
         self._add(
             "rope_table", rope.rope_table, rope.TABLE_FIELDS, [], [out],
             positions=self.inputs.positions.ctypes.data, frequencies=frequencies, n_rot=n_rot, table=out,
+            scale=float_bits(scale),
         )  # fmt: skip
         return out
 
-    def rope_store(self, q: Value, k: Value, v: Value, table: Value, layer: int, *, interleaved: bool) -> None:
-        """Rotates q in place, and k on its way into the cells, with v."""
+    def rope_store(self, q: Value, k: Value, v: Value, table: Value | None, layer: int, *, interleaved: bool) -> None:
+        """Rotates q in place, and k on its way into the cells, with v; without a table nothing is rotated."""
         kv, inputs = self.layout, self.inputs
+        reads = [q, k, v] if table is None else [q, k, v, table]
         self._add(
-            "rope_store", rope.rope_store, rope.STORE_FIELDS, [q, k, v, table], [q, k, self.kv],
+            "rope_store", rope.rope_store, rope.STORE_FIELDS, reads, [q, k, self.kv],
             q=q, q_stride=q.stride, k=k, v=v, kv_stride=k.stride, n_head=q.n_cols // kv.head_dim,
-            n_head_kv=kv.n_head_kv, head_dim=kv.head_dim, n_rot=table.n_cols, interleaved=int(interleaved), table=table,
+            n_head_kv=kv.n_head_kv, head_dim=kv.head_dim, n_rot=table.n_cols if table else 0,
+            interleaved=int(interleaved), table=table or 0,
             blocks=inputs.blocks.ctypes.data, cells=inputs.cells.ctypes.data,
             k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer),
             k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v], v_dim=kv.v_dim,
         )  # fmt: skip
 
-    def attention(self, q: Value, layer: int, *, scale: float, window: int = 0) -> Value:
-        """softmax(scale * q k^T) v over the cells of each row's own sequence up to itself (`window` of them)."""
+    def attention(
+        self, q: Value, layer: int, *, scale: float, window: int = 0, softcap: float = 0.0, slopes: int = 0,
+        sinks: int = 0,
+    ) -> Value:  # fmt: skip
+        """softmax(scale * q k^T) v over the cells of each row's own sequence up to itself (`window` of them).
+
+        slopes, sinks: addresses as kernels.attention_scores has them, 0 for none.
+        """
         kv, inputs = self.layout, self.inputs
         n_head = q.n_cols // kv.head_dim
         queries = max_queries(n_head, kv.n_head_kv, kv.head_dim)
@@ -226,7 +339,7 @@ class Graph:
             k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v],
             units=inputs.units_address, unit_count=inputs.n_units_address, block_addresses=self.block_addresses,
             scratch=SCRATCH, scratch_bytes=attention.scratch_bytes(queries, kv.head_dim, kv.v_dim),
-            max_queries=queries, partials=inputs.partials_address,
+            max_queries=queries, partials=inputs.partials_address, cap=float_bits(softcap), slopes=slopes, sinks=sinks,
         )  # fmt: skip
         self._add("attention", attention.attention, attention.FIELDS, [q, self.kv], [out], **args)
         return out

@@ -16,6 +16,7 @@ from llmkit.models.graph import Graph, Value
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.packed import PackedWeights, Progress, load_packed
 from llmkit.models.registry import family
+from llmkit.models.transformer import Transformer
 from llmkit.models.weights import DAMAGED, Weights
 
 assert PLAN_FIELDS
@@ -46,10 +47,15 @@ class Model:
         config = self.config
         return KvLayout(config.n_layer, config.n_head_kv, config.head_dim, type_k, type_v)
 
-    def build(self, inputs: PlanInputs, layout: KvLayout, block_addresses: int) -> tuple[Graph, Value]:
-        """The forward pass as a graph, and its logits."""
+    @property
+    def n_positions(self) -> int:
+        """How many positions the model knows, 0 for any number."""
+        return self.config.n_ctx_train if self.weights.has("position_embd.weight") else 0
+
+    def build(self, inputs: PlanInputs, layout: KvLayout, block_addresses: int, n_ctx: int = 0) -> tuple[Graph, Value]:
+        """The forward pass as a graph, and its logits. n_ctx: the context's size."""
         graph = Graph(inputs, layout, block_addresses)
-        return graph, self._family.build(graph, self.config, self.weights)
+        return graph, Transformer(graph, self._family, self.config, self.weights, n_ctx).build()
 
     def fingerprint(self) -> str:
         """SHA-256 of the file."""
@@ -64,9 +70,11 @@ def load_model(path: str | os.PathLike[str], *, n_threads: int = 2, progress: Pr
     gguf = open_gguf(Path(path))
     kind = family(gguf.str("general.architecture"))
     weights = Weights(gguf)
-    model = Model(gguf, read_config(gguf, _n_vocab(weights)), weights, kind)
-    # A first build, of which nothing is run, asks for every tensor and so checks them all.
-    model.build(PlanInputs(1), model.layout("f32", "f32"), 0)
+    config = read_config(gguf, _n_vocab(weights), kind)
+    model = Model(gguf, config, weights, kind)
+    # First builds, of which nothing is run, ask for every tensor and so check them all: those of any context's size.
+    for n_ctx in (1, config.n_ctx_train):
+        model.build(PlanInputs(1), model.layout("f32", "f32"), 0, n_ctx)
     model.packed = load_packed(weights.matrices.values(), model.fingerprint, n_threads, progress)
     return model
 

@@ -112,7 +112,7 @@ class Plan:
         if not step[0].by_rows:
             return step[0].kernel, self._arguments(step[0], counter)
         pairs = [number for op in step for number in (op.kernel, self._arguments(op, 0))]
-        n_rows = self.graph.n_rows_address(step[0].writes[0].rows)
+        n_rows = self._resolve(self.graph.n_rows_at(step[0].writes[0].rows))
         return chain.chain.address, self._array([counter, n_rows, len(step), self._array(pairs)])
 
     def _arguments(self, op: Op, counter: int) -> int:

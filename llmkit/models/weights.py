@@ -16,6 +16,8 @@ from llmkit.quants.registry import QuantType, quant_type
 F32 = 0
 DAMAGED = "the file is damaged or was not written for this architecture"
 
+Part = tuple[int, int]  # rows first .. last - 1 of a matrix, or values of a vector
+
 
 @dataclass
 class Matrix:
@@ -61,22 +63,36 @@ class Weights:
         """A matrix whose rows are read where they lie in the file."""
         info = self.info(name)
         self._check_shape(info, (n_cols, n_rows))
-        kind = self._type(info)
-        return Matrix(name, n_rows, n_cols, kind, self.gguf.address + info.offset)
+        return Matrix(name, n_rows, n_cols, self._type(info), self.gguf.address + info.offset)
 
-    def matrix(self, name: str, n_cols: int, n_rows: int) -> Matrix:
-        """A matrix to multiply with: n_cols inputs, n_rows outputs."""
+    def matrix(self, name: str, n_cols: int, n_rows: int, part: Part | None = None) -> Matrix:
+        """A matrix to multiply with: n_cols inputs, n_rows outputs; or a part of its rows."""
+        key = name if part is None else f"{name}[{part[0]}:{part[1]}]"
+        if key not in self.matrices:
+            whole = self.table(name, n_cols, n_rows)
+            first, last = part or (0, n_rows)
+            raw = whole.raw + first * whole.type.row_bytes(n_cols)
+            self.matrices[key] = Matrix(key, last - first, n_cols, whole.type, raw)
+        return self.matrices[key]
+
+    def experts(self, name: str, n_cols: int, n_rows: int, n_expert: int) -> Matrix:
+        """The matrices of all experts, one below the other."""
         if name not in self.matrices:
-            self.matrices[name] = self.table(name, n_cols, n_rows)
+            info = self.info(name)
+            self._check_shape(info, (n_cols, n_rows, n_expert))
+            if n_rows % 16:
+                raise UnsupportedError(f"{self.gguf.path}: {name}: experts of {n_rows} rows, no multiple of 16")
+            raw = self.gguf.address + info.offset
+            self.matrices[name] = Matrix(name, n_rows * n_expert, n_cols, self._type(info), raw)
         return self.matrices[name]
 
-    def vector(self, name: str, n: int) -> int:
-        """Address of float32 [n], filled up with zeros to a multiple of 16 values."""
-        info = self.info(name)
-        self._check_shape(info, (n,))
-        values = self._floats(info)
-        padded = np.zeros(-(-n // 16) * 16, np.float32)
-        padded[:n] = values
+    def vector(self, name: str, *shape: int, part: Part | None = None) -> int:
+        """Address of the float32 of a tensor of this shape (or of a part), filled up with zeros to a multiple of 16."""
+        values = self.values(name, *shape)
+        if part is not None:
+            values = values[part[0] : part[1]]
+        padded = np.zeros(-(-values.size // 16) * 16, np.float32)
+        padded[: values.size] = values
         return self.keep(padded)
 
     def keep(self, values: npt.NDArray[Any]) -> int:
@@ -84,14 +100,18 @@ class Weights:
         key = values.dtype.str.encode() + values.tobytes()
         return self._kept.setdefault(key, values).ctypes.data
 
-    def optional_vector(self, name: str, n: int) -> int:
-        """Address as `vector` gives it, 0 when the tensor is absent."""
-        return self.vector(name, n) if self.has(name) else 0
+    def number(self, value: float) -> int:
+        """Address of one float32 (that of a vector of it)."""
+        return self.keep(np.full(16, value, np.float32))
 
-    def values(self, name: str, n: int) -> npt.NDArray[np.float32]:
-        """float32 [n] for Python."""
+    def optional_vector(self, name: str, *shape: int, part: Part | None = None) -> int:
+        """Address as `vector` gives it, 0 when the tensor is absent."""
+        return self.vector(name, *shape, part=part) if self.has(name) else 0
+
+    def values(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
+        """A tensor of this shape for Python, float32 in the file's order."""
         info = self.info(name)
-        self._check_shape(info, (n,))
+        self._check_shape(info, shape)
         return self._floats(info)
 
     def _check_shape(self, info: TensorInfo, shape: tuple[int, ...]) -> None:

@@ -55,7 +55,7 @@ def walked(model: Model, case: Case) -> Work:
                 int8 += ops
         for token in range(first, first + n):
             for layer in range(config.n_layer):
-                seen = min(token + 1, config.window) if config.is_window_layer(layer) else token + 1
+                seen = min(token + 1, config.windows[layer] or token + 1)
                 f32 += 4 * config.n_head * config.head_dim * seen
                 if i >= n_timed_prompt:
                     memory += 2 * config.n_head_kv * config.head_dim * seen * (4 if case.type_k == "f32" else 2)

@@ -12,17 +12,18 @@ rows = pytest.importorskip("llmkit.kernels.rows")
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("scale", [1.0, 25.298221588134766])
-def test_embed(kind: str, scale: float) -> None:
+@pytest.mark.parametrize(("scale", "index"), [(1.0, np.int32), (25.298221588134766, np.int64)])
+def test_embed(kind: str, scale: float, index: type) -> None:
     from llmkit.quants.registry import quant_type
 
-    t, n_cols, tokens = quant_type(TYPE_IDS[kind]), 512, np.array([6, 0, 6, 3], np.int32)
+    t, n_cols, indices = quant_type(TYPE_IDS[kind]), 512, np.array([6, 0, 6, 3, 9], index)
+    tokens = np.minimum(indices, 6)  # no index leads out of the table
     raw = aligned(random_tensor(np.random.default_rng(3), (n_cols, 7), kind, 0.05).reshape(7, -1))
-    y = aligned(np.zeros((4, n_cols), np.float32))
+    y = aligned(np.zeros((5, n_cols), np.float32))
     run(
-        rows.embed, rows.EMBED_FIELDS, 4, tokens=tokens, w=raw, row_bytes=raw.shape[1], n_blocks=n_cols // t.block,
-        block_bytes=t.block_bytes, block=t.block, dequantize=t.dequantize, scale=float_bits(scale), y=y,
-        y_stride=y.strides[0],
+        rows.embed, rows.EMBED_FIELDS, 5, indices=indices, index_bytes=indices.itemsize, last=6, w=raw,
+        row_bytes=raw.shape[1], n_blocks=n_cols // t.block, block_bytes=t.block_bytes, block=t.block,
+        dequantize=t.dequantize, scale=float_bits(scale), y=y, y_stride=y.strides[0],
     )  # fmt: skip
     want = ref.dequantize_rows(raw, TYPE_IDS[kind])[tokens] * np.float32(scale)
     np.testing.assert_array_max_ulp(y, want, 2)
@@ -59,3 +60,9 @@ def test_softcap() -> None:
     want = ref.soft_cap(x.astype(np.float64), 30.0)
     run(rows.softcap, rows.SOFTCAP_FIELDS, 1, x=x, stride=x.strides[0], n_vectors=4, cap=float_bits(30.0))
     np.testing.assert_allclose(x, want, atol=2e-5)
+
+
+def test_clamp() -> None:
+    x = aligned(np.array([[-9, -2, 0.5, 2, 3, 9]], np.float32))
+    run(rows.clamp, rows.CLAMP_FIELDS, 1, x=x, stride=x.strides[0], n_cols=5, limit=float_bits(2.0))
+    np.testing.assert_array_equal(x, [[-2, -2, 0.5, 2, 2, 9]])

@@ -1,0 +1,83 @@
+"""What sets the architectures apart, for the twin only: one entry each, read off llama.cpp's `src/models`.
+
+Owns no formula and no key. Written apart from `llmkit.models` on purpose: two readings of the same source.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Arch:
+    """The defaults are a plain llama with split-half RoPE.
+
+    rope: "norm" pairs neighbours, "neox" halves, "none". rope_layers: "all", "window" (those with a window), "3 of 4".
+    norm: "rms" or "layer". qk_norm: "head" normalises each head of q and k, "row" the whole row; by the model's norm.
+    post_attention: the norm after attention, where the file has one. ffn_norm: the tensor before the feed-forward.
+    parallel: the feed-forward reads "attn" (the attention's input, normed), "own" (the layer's input under its own
+    norm), or "" (what attention left). activation: "silu" and "gelu" gate `ffn_up` by `ffn_gate`; "fused silu" finds
+    both in `ffn_up`; "gelu plain" and "relu2" have no gate; "oai". ffn_scale: the feed-forward's `.scale` tensors
+    count. window: "", "optional" or "required"; pattern: of its layers. swa_rope: window layers': "own" base and no
+    scaling, "same base" and no scaling, or "own scaled". expert_norm: the chosen experts' weights are made to add up to
+    1; gating: "softmax" before the choice or "after" it.
+    """
+
+    rope: str = "neox"
+    rope_layers: str = "all"
+    rope_factors: bool = False
+    norm: str = "rms"
+    qk_norm: str = ""
+    post_attention: str = "post_attention_norm"
+    ffn_norm: str = "ffn_norm"
+    parallel: str = ""
+    activation: str = "silu"
+    ffn_scale: bool = False
+    window: str = ""
+    pattern: int = 0
+    swa_rope: str = "own scaled"
+    embed_sqrt: bool = False
+    attention_scale: bool = False
+    soft_caps: str = ""
+    logit_scale: str = ""
+    granite_scales: bool = False
+    alibi: bool = False
+    gating: str = "softmax"
+    expert_norm: bool = True
+    expert_scale: bool = False
+    clamp: bool = False
+
+
+LLAMA = Arch(rope="norm", rope_factors=True, ffn_scale=True, attention_scale=True, expert_scale=True)
+QWEN2 = Arch()
+GEMMA = Arch(activation="gelu", embed_sqrt=True)
+GEMMA2 = replace(GEMMA, window="optional", pattern=2, soft_caps="attention final", attention_scale=True)
+GEMMA3 = replace(GEMMA2, qk_norm="head", pattern=6, swa_rope="own", soft_caps="final")
+LAYER_NORM = Arch(norm="layer")
+COHERE2 = Arch(
+    rope="norm", rope_layers="window", norm="layer", parallel="attn", ffn_scale=True, window="required", pattern=4,
+    logit_scale="multiply",
+)  # fmt: skip
+
+ARCHS = {
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": Arch(qk_norm="head", ffn_scale=True),
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "phi3": Arch(activation="fused silu", rope_factors=True),
+    "smollm3": Arch(rope="norm", rope_layers="3 of 4", attention_scale=True),
+    "granite": replace(LLAMA, ffn_scale=False, granite_scales=True, logit_scale="divide", expert_scale=False),
+    "olmo2": Arch(qk_norm="row", window="optional", pattern=4, swa_rope="same base"),
+    "gpt2": replace(LAYER_NORM, rope="none", activation="gelu plain"),
+    "starcoder2": replace(LAYER_NORM, activation="gelu plain"),
+    "stablelm": replace(LAYER_NORM, qk_norm="head", parallel="attn"),
+    "cohere2": COHERE2,
+    "glm4": Arch(rope="norm", activation="fused silu"),
+    "falcon": replace(LAYER_NORM, parallel="attn", activation="gelu plain"),
+    "bloom": replace(LAYER_NORM, rope="none", alibi=True, activation="gelu plain"),
+    "qwen3moe": Arch(qk_norm="head", expert_scale=True),
+    "gpt-oss": Arch(
+        post_attention="", ffn_norm="post_attention_norm", activation="oai", window="required", pattern=2,
+        gating="after", expert_norm=False,
+    ),
+}  # fmt: skip
