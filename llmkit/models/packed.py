@@ -1,7 +1,9 @@
 """Where the tiles of a model's matrices live: a file in the user's cache, mapped and so shared by processes.
 
-The file is made once for each model, under its fingerprint. Small models, and caches that cannot be written, are packed
-into memory instead. Layout: a page with magic, version and size; each matrix 4096-aligned, in order of names.
+The file is made once for each model, under its fingerprint, by one process at a time. Small models, and caches that
+cannot be written, are packed into memory instead. Layout: a page with magic, version and size; each matrix
+4096-aligned, in order of names. A file is used when a tile of each matrix equals one packed anew, which notices another
+layout and an unfinished write; a wrong bit elsewhere is not noticed.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ import os
 import shutil
 import struct
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.files.cache_dir import cache_root
+from llmkit.errors import CacheError
+from llmkit.files.cache_dir import cache_root, locked
 from llmkit.models.weights import Matrix
 from llmkit.quants.pack import pack_tiles
 
@@ -28,7 +31,7 @@ PAGE = 4096
 IN_MEMORY_BYTES = 16 << 20  # smaller models are not worth a file
 _HEADER = struct.Struct("<8sIQQ")  # magic, version, bytes of the file, matrices
 _MAGIC = b"LLMKTILE"
-_STALE_SECONDS = 3600
+_LINE = 64
 _RUN = 64  # tiles that a thread packs before it reports progress
 
 Progress = Callable[[int, int], None]
@@ -59,18 +62,36 @@ def load_packed(
     if size < IN_MEMORY_BYTES:
         return _pack_in_memory(ordered, offsets, size, n_threads, progress, "in memory: small")
     path = cache_root() / "packed" / f"{fingerprint()}-{VERSION}.tiles"
-    data = _map(path, size, len(ordered))
+    data, why = _sound(path, ordered, offsets, size), "it is gone again"
     if data is None:
         try:
-            _write(path, ordered, offsets, size, n_threads, progress)
-            data = _map(path, size, len(ordered))
-        except OSError as error:
-            return _pack_in_memory(
-                ordered, offsets, size, n_threads, progress, f"in memory: {path.parent}: {error.strerror}"
-            )
-    assert data is not None
+            with locked("packed"):
+                data = _sound(path, ordered, offsets, size)  # made by whoever had the lock
+                if data is None:
+                    _write(path, ordered, offsets, size, n_threads, progress)
+                    data = _map(path, size, len(ordered))
+        except (OSError, CacheError) as error:
+            why = error.message if isinstance(error, CacheError) else f"{path.parent}: {error.strerror}"
+    if data is None:
+        return _pack_in_memory(ordered, offsets, size, n_threads, progress, f"in memory: {why}")
     _assign(ordered, offsets, data)
     return PackedWeights(data, f"mapped: {path}")
+
+
+def _sound(path: Path, matrices: list[Matrix], offsets: list[int], size: int) -> npt.NDArray[np.uint8] | None:
+    """The mapped file, if it is there and the middle tile of each matrix is what it should be."""
+    data = _map(path, size, len(matrices))
+    if data is None:
+        return None
+    for matrix, offset in zip(matrices, offsets, strict=True):
+        n_bytes, number = matrix.packed_bytes // matrix.n_tiles, matrix.n_tiles // 2
+        tile = np.empty(n_bytes + _LINE, np.uint8)
+        tile = tile[-tile.ctypes.data % _LINE :][:n_bytes]
+        _pack_tiles(matrix, tile.ctypes.data - number * n_bytes, number, number + 1)
+        start = offset + number * n_bytes
+        if not np.array_equal(tile, data[start : start + n_bytes]):
+            return None
+    return data
 
 
 def _assign(matrices: list[Matrix], offsets: list[int], data: npt.NDArray[np.uint8]) -> None:
@@ -131,13 +152,10 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what interrupted processes left."""
+    """Removes what killed processes left: whoever writes here holds the lock."""
     for file in folder.glob(".tmp-*"):
-        try:
-            if time.time() - file.stat().st_mtime > _STALE_SECONDS:
-                file.unlink()
-        except OSError:
-            pass
+        with suppress(OSError):
+            file.unlink()
 
 
 def _pack(
@@ -159,10 +177,15 @@ def _pack(
 
 def _pack_run(matrix: Matrix, target: int, first: int) -> int:
     """Packs up to _RUN tiles; the bytes written."""
-    kind, n_blocks = matrix.type, matrix.n_cols // matrix.type.tile_block
     last = min(first + _RUN, matrix.n_tiles)
+    _pack_tiles(matrix, target, first, last)
+    return (last - first) * matrix.packed_bytes // matrix.n_tiles
+
+
+def _pack_tiles(matrix: Matrix, target: int, first: int, last: int) -> None:
+    """Packs tiles first .. last to where they lie in a matrix that starts at `target`."""
+    kind = matrix.type
     pack_tiles(
         kind.pack, matrix.raw, kind.row_bytes(matrix.n_cols), kind.block_bytes, target, kind.tile_bytes,
-        n_blocks, matrix.n_rows, first, last,
+        matrix.n_cols // kind.tile_block, matrix.n_rows, first, last,
     )  # fmt: skip
-    return (last - first) * n_blocks * kind.tile_bytes
