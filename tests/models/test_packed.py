@@ -150,6 +150,7 @@ print(logits(Path(sys.argv[1]))[1].tobytes().hex())
 
 def start(*arguments: str | Path) -> "subprocess.Popen[str]":
     kernels = cache_root() / "kernels"
+    kernels.parent.mkdir(exist_ok=True)
     if not kernels.exists():
         kernels.symlink_to(CACHE_FOLDER.parent)
     return subprocess.Popen(
