@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmkit import report
 from llmkit.errors import TokenizerError
+from llmkit.files.cache_dir import CACHE_HINT
 from llmkit.params import ContextParams
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def open_engine(
     n_threads = params.n_threads if params.n_threads > 0 else default_threads()
     with _packing() as progress:
         model = load_model(path, n_threads=n_threads, progress=progress)
+    if model.packed is not None and model.packed.not_kept:
+        report.note(f"the weights are packed at every start: {model.packed.not_kept}")
     tokenizer = _tokenizer(model, needs_text)
     with Context(model, params) as ctx:
         timings.load_s = time.perf_counter() - began
@@ -60,11 +63,14 @@ def open_engine(
 
 
 def _announce_kernels() -> None:
-    """Says what takes so long the first time."""
-    from llmkit.kernels.jit import compiled_before
+    """Says what takes so long the first time, or each time if nothing can be kept."""
+    from llmkit.kernels.kernel_cache import CACHE_FOLDER, can_keep, compiled_before
 
     if not compiled_before():
-        report.note("compiling the kernels for this machine: once, for less than a minute")
+        if can_keep():
+            report.note("compiling the kernels for this machine: once, for less than a minute")
+        else:
+            report.note(f"compiling the kernels, at every start: {CACHE_FOLDER} cannot be written to ({CACHE_HINT})")
 
 
 @contextmanager

@@ -38,10 +38,11 @@ Progress = Callable[[int, int], None]
 
 
 class PackedWeights:
-    """Holds the memory behind `Matrix.packed`. `where` says in words what was done."""
+    """Holds the memory behind `Matrix.packed`. `where` says in words what was done; `not_kept` why there is no file,
+    "" if there is one or needs to be none."""
 
-    def __init__(self, data: npt.NDArray[np.uint8], where: str) -> None:
-        self.data, self.where = data, where
+    def __init__(self, data: npt.NDArray[np.uint8], where: str, not_kept: str = "") -> None:
+        self.data, self.where, self.not_kept = data, where, not_kept
 
 
 def _layout(matrices: list[Matrix]) -> tuple[list[int], int]:
@@ -60,7 +61,7 @@ def load_packed(
     ordered = sorted(matrices, key=lambda matrix: matrix.name)
     offsets, size = _layout(ordered)
     if size < IN_MEMORY_BYTES:
-        return _pack_in_memory(ordered, offsets, size, n_threads, progress, "in memory: small")
+        return _pack_in_memory(ordered, offsets, size, n_threads, progress)
     path = cache_root() / "packed" / f"{fingerprint()}-{VERSION}.tiles"
     data, why = _sound(path, ordered, offsets, size), "it is gone again"
     if data is None:
@@ -73,7 +74,7 @@ def load_packed(
         except (OSError, CacheError) as error:
             why = error.message if isinstance(error, CacheError) else f"{path.parent}: {error.strerror}"
     if data is None:
-        return _pack_in_memory(ordered, offsets, size, n_threads, progress, f"in memory: {why}")
+        return _pack_in_memory(ordered, offsets, size, n_threads, progress, why)
     _assign(ordered, offsets, data)
     return PackedWeights(data, f"mapped: {path}")
 
@@ -112,12 +113,12 @@ def _map(path: Path, size: int, n_matrices: int) -> npt.NDArray[np.uint8] | None
 
 
 def _pack_in_memory(
-    matrices: list[Matrix], offsets: list[int], size: int, n_threads: int, progress: Progress | None, why: str
+    matrices: list[Matrix], offsets: list[int], size: int, n_threads: int, progress: Progress | None, why: str = ""
 ) -> PackedWeights:
     data = np.frombuffer(mmap.mmap(-1, size), np.uint8)
     _pack(matrices, offsets, data, n_threads, progress)
     _assign(matrices, offsets, data)
-    return PackedWeights(data, why)
+    return PackedWeights(data, f"in memory: {why or 'small'}", why)
 
 
 def _write(

@@ -8,6 +8,8 @@ import pytest
 from llmkit import report
 from llmkit.engine.timings import Timings
 from llmkit.errors import ModelNotFoundError, TokenizerError
+from llmkit.kernels import kernel_cache
+from llmkit.models import packed
 from llmkit.params import ContextParams
 from llmkit.tools._engine import _packing, open_engine
 from tests.make_models import make_model
@@ -76,3 +78,19 @@ def test_a_model_that_is_not_there_is_found_out_before_anything_is_imported(tmp_
         open_engine(str(tmp_path / "no.gguf"), ContextParams(), Timings(), needs_text=True),
     ):
         pass
+
+
+def test_what_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise every start is slow and nobody knows why."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LLMKIT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(packed, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(kernel_cache, "CACHE_FOLDER", tmp_path / "file" / "kernels")
+    path = make_model(tmp_path / "m.gguf", tokenizer="bpe")
+    with open_engine(str(path), ContextParams(n_ctx=256), Timings(), needs_text=True):
+        said = capsys.readouterr().err
+    assert "compiling the kernels, at every start" in said
+    assert "LLMKIT_CACHE" in said
+    assert "packed at every start" in said
