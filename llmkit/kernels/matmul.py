@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmkit.kernels.jit import helper, kernel
-from llmkit.kernels.work import n_rows, take
+from llmkit.kernels.work import MAX_PARTS, n_rows, take_part
 from llmkit.simd.ops import arg, call_tile
 
 # tile: address of the type's multiply; w: packed weights, tile_stride bytes a tile of 16 rows; x: groups
@@ -44,17 +44,32 @@ def _multiply_groups(args, t, first_group, last_group, n_tokens):
         call_tile(tile, w, x, y + 8 * group * y_stride, y_stride, n_blocks, bias, accumulate, n_tokens - 8 * group)
 
 
-@kernel
-def matmul(args, _thread, n_threads):
-    """Threads take runs of tiles; each element is computed whole by one thread, blocks in order."""
-    n_tokens = n_rows(args)
-    n_tiles, n_groups = arg(args, N_TILES), (n_tokens + 7) // 8
-    run = max(1, n_tiles // (8 * n_threads))
+@helper
+def _multiply_run(args, first, last, n_tokens):
+    """Tiles first <= t < last against all tokens, as many groups at a time as a core's cache holds."""
+    n_groups = (n_tokens + 7) // 8
     step = max(1, _CACHED_BYTES // arg(args, GROUP_BYTES))
-    while n_tokens > 0:
-        first = take(args, run)
-        if first >= n_tiles:
-            break
-        for group in range(0, n_groups, step):
-            for t in range(first, min(first + run, n_tiles)):
-                _multiply_groups(args, t, group, min(group + step, n_groups), n_tokens)
+    for group in range(0, n_groups, step):
+        for t in range(first, last):
+            _multiply_groups(args, t, group, min(group + step, n_groups), n_tokens)
+
+
+@kernel
+def matmul(args, thread, n_threads):
+    """Each thread takes runs of tiles from its own part, so that it reads memory in order, then helps the others.
+
+    Each element is computed whole by one thread, blocks in order.
+    """
+    n_tokens, n_tiles = n_rows(args), arg(args, N_TILES)
+    parts = min(n_threads, MAX_PARTS)
+    run = max(1, n_tiles // (8 * parts))
+    if n_tokens == 0:
+        return
+    for k in range(parts):
+        part = (thread + k) % parts
+        start, end = n_tiles * part // parts, n_tiles * (part + 1) // parts
+        while True:
+            first = start + take_part(args, part, run)
+            if first >= end:
+                break
+            _multiply_run(args, first, min(first + run, end), n_tokens)
