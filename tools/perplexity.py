@@ -3,7 +3,6 @@
 Owns the options and the order of things. The measures are llmkit.evaluate's; names and formats are llama.cpp's.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -337,20 +336,10 @@ def _run_divergence(request: PerplexityRequest, engine: Engine, base: Any, windo
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How one kind of task is scored and shown. scores: (engine, stop) -> a score after each task."""
-
-    n_tasks: int
-    scores: Callable[[Engine, Interruption], Iterator[Any]]
-    header: str
-    line: Callable[[Any], str]
-    final: Callable[[Any], str]
-    to_json: Callable[[Any], dict[str, Any]]
-
-
 def _score_tasks(request: PerplexityRequest, task: str) -> int:
-    kind = _kind(request, task)
+    from ._perplexity_tasks import read_tasks
+
+    kind = read_tasks(task, request.file, request.n_tasks)
     n_ctx = options.N_CTX if request.n_ctx is None else request.n_ctx
     score = None
     with _open(request, TASK_SEQUENCES, n_ctx) as engine:
@@ -371,62 +360,3 @@ def _score_tasks(request: PerplexityRequest, task: str) -> int:
     elif score is not None:
         report.result(kind.final(score))
     return _exit_code(running)
-
-
-def _kind(request: PerplexityRequest, task: str) -> _Kind:
-    """Reads the tasks, so that what is wrong with them is said before the model is opened."""
-    raw, place = read_source(request.file)
-    if task == "multiple-choice":
-        return _multiple_choice(raw, request.n_tasks)
-    from llmkit.evaluate.text import decode_text
-
-    text = decode_text(raw, place)
-    return _hellaswag(text, request.n_tasks) if task == "hellaswag" else _winogrande(text, request.n_tasks)
-
-
-def _count(n_wanted: int, n_there: int) -> int:
-    return min(n_wanted, n_there) if n_wanted > 0 else n_there
-
-
-def _hellaswag(text: str, n_wanted: int) -> _Kind:
-    from llmkit.evaluate import hellaswag as task
-
-    from . import _perplexity_text as show
-
-    tasks = task.parse_hellaswag(text)
-    n = _count(n_wanted, len(tasks))
-
-    def scores(engine: Engine, stop: Interruption) -> Iterator[Any]:
-        return task.hellaswag(engine.ctx, _tokenizer(engine), tasks, n, stop)
-
-    return _Kind(n, scores, show.HELLASWAG_HEADER, show.hellaswag_line, show.hellaswag_final, show.hellaswag_json)
-
-
-def _winogrande(text: str, n_wanted: int) -> _Kind:
-    from llmkit.evaluate import winogrande as task
-
-    from . import _perplexity_text as show
-
-    tasks = task.parse_winogrande(text)
-
-    def scores(engine: Engine, stop: Interruption) -> Iterator[Any]:
-        return task.winogrande(engine.ctx, _tokenizer(engine), tasks, n_wanted, stop)
-
-    n = _count(n_wanted, len(tasks))
-    return _Kind(n, scores, "", show.winogrande_line, show.winogrande_final, show.winogrande_json)
-
-
-def _multiple_choice(raw: bytes, n_wanted: int) -> _Kind:
-    from llmkit.evaluate import multiple_choice as task
-
-    from . import _perplexity_text as show
-
-    tasks = task.parse_multiple_choice(raw, n_wanted)
-
-    def scores(engine: Engine, stop: Interruption) -> Iterator[Any]:
-        return task.multiple_choice(engine.ctx, _tokenizer(engine), tasks, stop)
-
-    return _Kind(
-        len(tasks), scores, show.MULTIPLE_CHOICE_HEADER, show.multiple_choice_line, show.multiple_choice_final,
-        show.multiple_choice_json,
-    )  # fmt: skip

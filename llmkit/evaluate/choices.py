@@ -69,7 +69,7 @@ def choice_log_probs(ctx: "Context", tasks: list[Choices], stop: Stop = never) -
         finally:
             for seq in sequences:
                 ctx.free_sequence(seq)
-        if stop():
+        if not results:
             return
         yield from results
 
@@ -92,14 +92,20 @@ def _groups(tasks: list[Choices], n_cells: int) -> Iterator[list[Choices]]:
 def _group_log_probs(
     ctx: "Context", scores: RowScores, group: list[Choices], sequences: list[Any], stop: Stop
 ) -> list[list[Doubles]]:
+    """For each task of the group, each tail's; empty on `stop`."""
     parts = [Part(seq, task.prefix[:-1], False) for seq, task in zip(sequences, group, strict=True)]
     for _ in logits_of(ctx, [part for part in parts if part.tokens], stop):
         pass
+    if stop():
+        return []
     results: list[list[Doubles]] = [[] for _ in group]
     for k in range(max(len(task.tails) for task in group)):
         members = [i for i, task in enumerate(group) if k < len(task.tails)]
         tails = [(sequences[i], group[i].prefix, group[i].tails[k]) for i in members]
-        for i, log_probs in zip(members, _tail_log_probs(ctx, scores, tails, stop), strict=True):
+        found = _tail_log_probs(ctx, scores, tails, stop)
+        if stop():
+            return []  # a pass may be missing, of which nothing shows
+        for i, log_probs in zip(members, found, strict=True):
             results[i].append(log_probs)
         for i in members:
             ctx.kv.truncate(sequences[i], max(0, len(group[i].prefix) - 1))
