@@ -20,8 +20,8 @@ class Files:
 
     norms: of each layer. biased: names of tensors, each of which has a bias as long as what it gives. qkv: one matrix
     for q, k and v. ffn: "gate", "fused" (ffn_up is twice as wide), "plain" or "experts". keys: of the architecture,
-    without its name. eps: which norm's. tied: never an output matrix. extra: by name the sizes of more tensors of a
-    layer; model: of the model.
+    without its name. eps: which norm's. no_output_norm: norms have no weights. tied: never an output matrix. extra: by
+    name the sizes of more tensors of a layer; model: of the model.
     """
 
     norms: tuple[str, ...] = ("attn_norm", "ffn_norm")
@@ -33,6 +33,7 @@ class Files:
     rope: bool = True
     window: bool = False
     tied: bool = False
+    no_output_norm: bool = False
     head_norms: str = ""
     extra: dict[str, str] = field(default_factory=dict)
     model: dict[str, str] = field(default_factory=dict)
@@ -71,6 +72,28 @@ FILES = {
         biased=(*_QKV, "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
         ffn="experts", window=True, extra={"attn_sinks": "heads"},
     ),
+    "internlm2": Files(),
+    "xverse": Files(),
+    "exaone": Files(model={"rope_freqs": "pairs"}),
+    "seed_oss": Files(norms=("attn_norm", "post_attention_norm"), biased=_QKV),
+    "arcee": Files(ffn="plain"),
+    "baichuan": Files(),
+    "chatglm": Files(ffn="fused", qkv=True, biased=("attn_qkv",), keys={"rope.dimension_count": "part"}),
+    "qwen2vl": Files(biased=_QKV, keys={"rope.dimension_sections": np.array([8, 12, 12, 0], np.int32)}),
+    "minicpm": Files(keys={"embedding_scale": 5.0, "residual_scale": 0.3, "logit_scale": 2.0}),
+    "refact": Files(rope=False),
+    "command-r": Files(eps="epsilon", norms=("attn_norm",), tied=True, keys={"logit_scale": 0.25}),
+    "orion": _LAYER,
+    "olmo": Files(eps="epsilon", norms=(), no_output_norm=True, keys={"attention.clamp_kqv": 0.5}),
+    "nemotron": replace(
+        _LAYER, biased=(*_GPT.biased,), ffn="plain", keys={"rope.dimension_count": "part"}
+    ),
+    "phi2": replace(
+        _GPT2, rope=True, norms=("attn_norm",), biased=(*_GPT2.biased, "output"),
+        keys={"rope.dimension_count": "part"},
+    ),
+    "granitemoe": Files(ffn="experts", keys={"logit_scale": 4.0, "residual_scale": 0.5, "embedding_scale": 3.0}),
+    "olmoe": Files(head_norms="row", ffn="experts"),
 }  # fmt: skip
 
 
@@ -98,7 +121,7 @@ def hyperparameters(model: "TinyModel", n_vocab: int) -> dict[str, object]:
     if files.ffn == "experts" or model.moe:
         metadata |= {"expert_count": model.n_expert, "expert_used_count": model.n_expert_used}
         metadata |= {"expert_feed_forward_length": model.n_ff}
-    metadata |= {key: model.head_dim // 2 if value == "part" else value for key, value in files.keys.items()}
+    metadata |= {key: model.head_dim // 2 if isinstance(value, str) else value for key, value in files.keys.items()}
     return {"general.architecture": arch, "general.name": f"tiny {arch}"} | {
         f"{arch}.{key}": value for key, value in metadata.items()
     }
@@ -113,6 +136,8 @@ def shapes(model: "TinyModel", n_vocab: int) -> Shapes:
         out[f"{name}.weight"] = (model.n_embd, model.n_ctx_train) if size == "positions" else (sizes[size],)
     if not (model.tied or files.tied):
         out["output.weight"] = (model.n_embd, n_vocab)
+    if files.no_output_norm:
+        del out["output_norm.weight"]
     for i in range(model.n_layer):
         for name, shape in _layer(model, files, sizes).items():
             out[f"blk.{i}.{name}"] = shape

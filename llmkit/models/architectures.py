@@ -5,12 +5,14 @@ To add one, say here what sets it apart; `tests/reference/archs.py` says it once
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from llmkit.models.family import LAYER, Attention, Family, FeedForward, Multipliers
 
 _HEAD_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
 _NORM_BIASES = ("attn_norm.bias", "ffn_norm.bias")
+_PHI2_BIASES = ("attn_norm.bias", "attn_output.bias", "ffn_up.bias", "ffn_down.bias")
 _OUTPUT_BIASES = ("attn_output.bias", "ffn_up.bias", "ffn_down.bias")
 
 # Meta's Llama and its likes: Llama 2 and 3, Mistral, Mixtral, SmolLM2, Yi ...
@@ -20,6 +22,11 @@ _LLAMA = Family(
     experts="may",
 )
 _QWEN2 = Family()
+_GRANITE = Family(
+    Attention(rope="pairs", rope_factors=True, rope_switch=True, scale=True),
+    multipliers=lambda _n_layer, _n_embd: Multipliers(),
+)
+_PLAIN_PAIRS = Family(Attention(rope="pairs"))
 _GEMMA = Family(feed_forward=FeedForward("geglu"), embed_sqrt=True, tied=True)
 _GEMMA2 = replace(
     _GEMMA,
@@ -59,10 +66,8 @@ FAMILIES: dict[str, Family] = {
     "gemma3": _GEMMA3,
     "phi3": Family(Attention(partial_rotary=True, rope_factors=True), FeedForward(fused=True)),
     "smollm3": Family(Attention(rope="pairs", rope_layers="3 of 4", scale=True)),
-    "granite": Family(
-        Attention(rope="pairs", rope_factors=True, rope_switch=True, scale=True),
-        multipliers=lambda _n_layer, _n_embd: Multipliers(),
-    ),
+    "granite": _GRANITE,
+    "granitemoe": replace(_GRANITE, experts="must"),
     "olmo2": Family(
         Attention(qk_norm="row", window="may", window_pattern=4, window_rope="plain"),
         pre_norm=False,
@@ -88,4 +93,28 @@ FAMILIES: dict[str, Family] = {
         experts="must",
         required=("attn_sinks.weight", "attn_output.bias", "ffn_gate_inp.bias", "ffn_down_exps.bias"),
     ),
+    # Those that cost no more than a mapping.
+    "internlm2": _PLAIN_PAIRS,
+    "xverse": _PLAIN_PAIRS,
+    "exaone": Family(Attention(rope_factors=True)),
+    "seed_oss": Family(Attention(scale=True), ffn_norm="post_attention_norm"),
+    "arcee": Family(Attention(rope="pairs", rope_factors=True, scale=True), FeedForward("relu2")),
+    "baichuan": Family(Attention(rope="pairs", alibi_layers=40)),
+    "chatglm": Family(Attention(rope="pairs", partial_rotary=True), FeedForward(fused=True)),
+    "qwen2vl": Family(Attention(sections="must")),
+    "minicpm": replace(
+        _LLAMA,
+        feed_forward=FeedForward(),
+        experts="never",
+        multipliers=lambda n_layer, n_embd: Multipliers(12.0, 1.4 / math.sqrt(n_layer), 256.0 / n_embd),
+    ),
+    "refact": Family(Attention(rope="none", alibi="always")),
+    "command-r": replace(_COHERE2, attention=Attention(rope="pairs", qk_norm="head"), feed_forward=FeedForward()),
+    "orion": Family(norm=LAYER, required=_NORM_BIASES),
+    "olmo": Family(Attention(rope="pairs", clamp=True), norm=LAYER, norm_weight=False),
+    "nemotron": Family(Attention(partial_rotary=True), FeedForward("relu2"), norm=LAYER, required=_NORM_BIASES),
+    "phi2": Family(
+        Attention(partial_rotary=True), FeedForward("gelu"), norm=LAYER, parallel="shared", required=_PHI2_BIASES
+    ),
+    "olmoe": Family(Attention(qk_norm="row"), FeedForward(normalise=False), experts="must", required=_HEAD_NORMS),
 }

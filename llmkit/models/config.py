@@ -217,7 +217,9 @@ def _experts(read: Metadata, family: Family) -> Experts | None:
     n = read.count("expert_count", MAX_EXPERTS, 0, low=0)
     if family.experts == "never":
         if n:
-            raise UnsupportedError(f"{read.gguf.path}: {read.arch} with experts is not supported")
+            raise UnsupportedError(
+                f"{read.gguf.path}: {read.arch} with experts ({read.arch}.expert_count is {n}) is not supported"
+            )
         return None
     if family.experts == "must":
         read.check("expert_count", n, 1, MAX_EXPERTS)
@@ -225,7 +227,9 @@ def _experts(read: Metadata, family: Family) -> Experts | None:
         return None
     n_used = read.count("expert_used_count", n)
     if read.number("expert_group_count", 0) > 1:
-        raise UnsupportedError(f"{read.gguf.path}: groups of experts are not supported")
+        raise UnsupportedError(
+            f"{read.gguf.path}: groups of experts ({read.arch}.expert_group_count) are not supported"
+        )
     return Experts(
         n=n,
         n_used=n_used,

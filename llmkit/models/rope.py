@@ -61,7 +61,8 @@ def read_ropes(read: Metadata, attention: Attention, n_rot: int, n_ctx_train: in
     kind = read.text("rope.scaling.type", "linear")
     if kind not in KINDS:
         raise UnsupportedError(
-            f"{read.gguf.path}: RoPE scaling {kind!r} is not supported", f"kinds that run: {', '.join(KINDS)}"
+            f"{read.gguf.path}: {read.arch}.rope.scaling.type {kind!r} is not supported",
+            f"kinds that run: {', '.join(KINDS)}",
         )
     factor = read.real("rope.scaling.factor", read.real("rope.scale_linear", 0.0))
     scale = 1.0 if kind == "none" or factor == 0.0 else 1.0 / factor

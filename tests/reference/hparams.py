@@ -122,6 +122,8 @@ def read_hparams(metadata: Mapping[str, Any]) -> Hparams:
     window = int(get("attention.sliding_window", 4096 if name == "gemma2" else 0)) if arch.window else 0
     local = _window_layers(get, n_layer, window, arch.pattern)
     attn_cap, final_cap = _caps(get, arch, name)
+    alibi = arch.alibi or (name == "baichuan" and n_layer == 40)  # Baichuan 13B
+    ropes = [None] * n_layer if alibi else _ropes(get, arch, local, n_rot, n_ctx_orig)
     logit_scale = float(get("logit_scale", 0.0)) if arch.logit_scale else 0.0
     if logit_scale and arch.logit_scale == "divide":
         logit_scale = 1.0 / logit_scale
@@ -142,13 +144,13 @@ def read_hparams(metadata: Mapping[str, Any]) -> Hparams:
         embed_scale=_embed_scale(get, arch, n_embd),
         residual_scale=(float(get("residual_scale", 0.0)) if arch.granite_scales else 0.0) or 1.0,
         logit_scale=logit_scale or 1.0,
-        max_alibi_bias=8.0 if arch.alibi else 0.0,
+        max_alibi_bias=8.0 if alibi else 0.0,
         clamp=float(get("attention.clamp_kqv", 0.0)) if arch.clamp else 0.0,
         n_expert_used=int(get("expert_used_count", 0)),
         expert_weights_scale=float(get("expert_weights_scale", 0.0)),
         sections=tuple(int(n) for n in get("rope.dimension_sections", ())),
         window=tuple(window if is_local else 0 for is_local in local),
-        rope=tuple(_ropes(get, arch, local, n_rot, n_ctx_orig)),
+        rope=tuple(ropes),
     )
 
 

@@ -65,12 +65,13 @@ class Twin:
         return y
 
     def norm(self, x: Array, name: str, groups: int = 1) -> Array:
-        """The model's norm by `name`.weight and .bias; x itself where the file has no such tensor, but for olmo.
+        """The model's norm by `name`.weight and .bias; x itself where the file has no such tensor.
 
-        groups: rows of the weight, one a head."""
+        olmo's three norms have none, and normalise all the same. groups: rows of the weight, one a head."""
         weight, bias = self.vector(name + ".weight"), self.vector(name + ".bias")
         if weight is None:
-            return ops.layer_norm(x, None, None, self.hparams.eps) if self.hparams.name == "olmo" else x
+            bare = self.hparams.name == "olmo" and name.rsplit(".", 1)[-1] in ("attn_norm", "ffn_norm", "output_norm")
+            return ops.layer_norm(x, None, None, self.hparams.eps) if bare else x
         weight = weight.reshape(groups, -1) if weight.size == groups * x.shape[-1] and groups > 1 else weight
         if self.hparams.arch.norm == "layer":
             return ops.layer_norm(x, weight, bias, self.hparams.eps)
