@@ -66,11 +66,11 @@ def _fold(e: em.Emitter, a: Value, b: Value, combine: Any) -> Value:
 
 
 def _scales(e: em.Emitter, magnitudes: Value) -> tuple[Value, Value]:
-    """d = largest / 127 and its inverse, 0 where all is 0."""
+    """d = largest / 127 and its inverse; 0 for the inverse, and so for all codes, where it would overflow."""
     largest = e.b.bitcast(magnitudes, em.F32X16)
-    limit, zero = e.const(em.F32X16, 127.0), e.const(em.F32X16, 0.0)
+    limit, zero, tiny = (e.const(em.F32X16, value) for value in (127.0, 0.0, 2.0**-100))
     inverse = e.b.fdiv(limit, largest)
-    return e.b.fdiv(largest, limit), e.b.select(e.b.fcmp_ordered("==", largest, zero), zero, inverse)
+    return e.b.fdiv(largest, limit), e.b.select(e.b.fcmp_ordered("<", largest, tiny), zero, inverse)
 
 
 def _lane(e: em.Emitter, vector: Value, lane: int) -> Value:

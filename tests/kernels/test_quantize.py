@@ -19,6 +19,7 @@ def inputs(n: int, n_cols: int) -> np.ndarray:
     x[1, : n_cols // 2] = 0
     x[2] *= np.float32(1e-30)
     x[3] *= np.float32(1e30)
+    x[4] *= np.float32(1e-39)  # subnormal: 127 / largest would be infinite
     return aligned(x)
 
 

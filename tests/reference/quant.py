@@ -34,12 +34,12 @@ def act_block_size(type_id: int) -> int:
 def quantize_activations(x: Array, block: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """x [..., n], n a multiple of block -> (q int8 [..., n], d float32 [..., n / block]).
 
-    d = amax / 127 and q = round half to even(x * (127 / amax)), all in float32; a block of zeros gives d = 0, q = 0."""
+    d = amax / 127 and q = round half to even(x * (127 / amax)), all in float32; a block below 2^-100 gives q = 0."""
     blocks = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, block)
     largest = np.abs(blocks).max(axis=-1)
     d = largest / np.float32(127)
     with np.errstate(divide="ignore"):
-        inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0)).astype(np.float32)
+        inverse = np.where(largest >= 2.0**-100, np.float32(127) / largest, np.float32(0)).astype(np.float32)
     q = np.rint(blocks * inverse[..., None]).astype(np.int8)
     return q.reshape(x.shape), d
 
