@@ -47,11 +47,9 @@ CtxSizeOption = Annotated[
 ThreadsOption = Annotated[
     int, typer.Option("-t", "--threads", metavar="N", help="Threads; 0 or -1: as many as there are cores for us.")
 ]
-BatchOption = Annotated[
-    int, typer.Option("-b", "--batch-size", metavar="N", help="Prompt tokens in a chunk; Ctrl-C waits for a chunk.")
-]
+BatchOption = Annotated[int, typer.Option("-b", "--batch-size", metavar="N", help="Tokens handed over at a time.")]
 UbatchOption = Annotated[
-    int, typer.Option("-ub", "--ubatch-size", metavar="N", help="Tokens computed in one pass: a part of a chunk.")
+    int, typer.Option("-ub", "--ubatch-size", metavar="N", help="Tokens computed in one pass; Ctrl-C waits for a pass.")
 ]
 TypeKOption = Annotated[
     str, typer.Option("-ctk", "--cache-type-k", metavar="TYPE", help="How keys are kept: f16 or f32.")

@@ -80,7 +80,9 @@ def run(request: Request) -> int:
     from llmkit.engine.generate import GenerateParams, StopReason
     from llmkit.engine.timings import Timings
 
-    params = GenerateParams(request.n_predict, request.context.n_batch, request.n_logprobs)
+    # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
+    chunk = min(request.context.n_batch, request.context.n_ubatch)
+    params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
     with open_engine(request.model, request.context, timings, needs_text=request.ids is None) as engine:

@@ -216,6 +216,12 @@ def test_the_batch_is_the_chunk(run: Any, engine: FakeEngine, flag: str) -> None
     assert [len(tokens) for tokens, _ in engine.ctx.calls] == [4, 2]
 
 
+def test_ctrl_c_waits_for_a_pass_at_most(run: Any, engine: FakeEngine) -> None:
+    """A chunk of several passes would keep it waiting for all of them, for nothing."""
+    run("-p", "Hello", "-b", "2048", "-ub", "4", "-n", "1")
+    assert [len(tokens) for tokens, _ in engine.ctx.calls] == [4, 2]
+
+
 # What the engine is told
 
 
