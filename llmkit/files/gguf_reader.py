@@ -4,6 +4,9 @@ Owns GgufFile and the order in which a file is checked. The bytes are hostile un
 count that was not compared with the bytes left, and no tensor is known that does not lie inside the file. Knows nothing
 about models or tokenizers. Follows https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3,
 little-endian.
+
+What is mapped must stay: where another program shortens the file in place, reading it ends the process with SIGBUS,
+which cannot be caught cheaply. Programs that replace a file by renaming, as the writers here do, harm nobody.
 """
 
 import mmap
