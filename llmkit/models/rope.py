@@ -36,10 +36,10 @@ class Rope:
         MetadataError for what no angle can be made of.
         """
         frequencies = np.array([self.base ** (-2.0 * i / n_rot) for i in range(n_rot // 2)], np.float64)
-        if factors is not None:
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            if factors is not None:
                 frequencies = frequencies / factors.astype(np.float64)
-        frequencies = frequencies * self._scales(n_rot // 2)
+            frequencies = frequencies * self._scales(n_rot // 2)
         if not np.all(np.abs(frequencies) <= MAX_FREQUENCY):  # NaN fails too
             message = (
                 f"the file's RoPE turns by up to {np.max(np.abs(frequencies)):g} radians a token, which is no angle"

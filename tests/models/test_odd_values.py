@@ -42,9 +42,10 @@ def test_numbers_that_no_model_has(tmp_path: Path, key: str, value: Any) -> None
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scaling", [1.0, 1e-300])
 @pytest.mark.parametrize("bad", [0.0, np.nan, 1e-30, -1e-30])  # llama.cpp's tiny models do have negative ones
-def test_rope_factors_that_give_no_angle(tmp_path: Path, bad: float) -> None:
-    metadata, tensors = build(TinyModel(n_layer=1))
+def test_rope_factors_that_give_no_angle(tmp_path: Path, bad: float, scaling: float) -> None:
+    metadata, tensors = build(TinyModel(n_layer=1, metadata={"llama.rope.scaling.factor": np.float64(scaling)}))
     factors = np.array([1, 1, bad, 1, 1, 1, 8, 8], np.float32)
     write_gguf(tmp_path / "m.gguf", metadata, [*tensors, TensorData("rope_freqs.weight", (8,), 0, factors)])
     with pytest.raises(MetadataError, match="RoPE"):
