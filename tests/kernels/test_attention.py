@@ -26,6 +26,17 @@ class Case:
     head_dim: int = 16
     window: int = 0
     kv: str = "f32"
+    cap: float = 0.0
+    alibi: bool = False
+    sinks: bool = False
+
+    @property
+    def slopes(self) -> Floats | None:
+        return (2.0 ** -(1.0 + np.arange(self.n_head))).astype(np.float32) if self.alibi else None
+
+    @property
+    def sink_scores(self) -> Floats | None:
+        return np.linspace(-2, 5, self.n_head).astype(np.float32) if self.sinks else None
 
     @property
     def v_dim(self) -> int:
@@ -93,6 +104,10 @@ class Cache:
             "scratch": aligned(np.full(scratch_bytes // 4, np.nan, np.float32)), "scratch_bytes": scratch_bytes,
             "max_queries": max_queries, "partials": np.array([address(partials)], np.int64),
         }  # fmt: skip
+        lanes = np.arange(16, dtype=np.float32)
+        slopes = 0 if case.slopes is None else np.concatenate([lanes, case.slopes])
+        sinks = 0 if case.sink_scores is None else case.sink_scores
+        block |= {"cap": float_bits(case.cap), "slopes": slopes, "sinks": sinks}
         run(attention.attention, attention.FIELDS, row, **block)
         assert not done.any()  # the last span of each run has merged them all and left the count at zero
         return y[:row].copy()
@@ -112,6 +127,10 @@ CASES = [
     Case(600, window=64),
     Case(600, window=100, kv="f16", n_head_kv=1),
     Case(520, window=512, head_dim=32),
+    Case(300, cap=2.0),
+    Case(300, alibi=True, n_head=6, n_head_kv=3),
+    Case(600, sinks=True, window=64),
+    Case(300, cap=3.0, alibi=True, sinks=True, n_head=5, n_head_kv=1, kv="f16"),
 ]
 
 
@@ -121,7 +140,10 @@ def test_against_the_twin(case: Case, scatter: bool) -> None:
     q, k, v = case.values()
     pos = np.arange(case.n)
     exact = [t.astype(np.float64) for t in (q, k, v)]
-    want = ref.attention(exact[0], exact[1], exact[2], case.head_dim**-0.5, pos, pos, case.window)
+    want = ref.attention(
+        exact[0], exact[1], exact[2], case.head_dim**-0.5, pos, pos, case.window, case.cap, case.slopes,
+        case.sink_scores,
+    )  # fmt: skip
     runs = [(first, min(first + 16, case.n)) for first in range(0, case.n, 16)]
     got = Cache(case, k, v, scatter).attend(q, runs)
     np.testing.assert_allclose(got, want, atol=3e-6)
