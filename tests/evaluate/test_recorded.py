@@ -5,8 +5,6 @@ precision: 0.05% of a perplexity. Counts, orders and choices are equal.
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,8 @@ import pytest
 from tests.evaluate import samples
 from tests.evaluate.samples import DATA
 from tests.paths import DATA as SHARED_DATA
-from tests.paths import REPO_ROOT, need_shared
+from tests.paths import need_shared
+from tests.tools.in_process import run_llmkit
 
 pytestmark = need_shared
 
@@ -24,9 +23,9 @@ NUMBER = re.compile(r"-?\d+\.?\d*")
 
 def ours(*args: str) -> str:
     """stdout of `llmkit perplexity`."""
-    command = [sys.executable, "-m", "llmkit", "perplexity", "-q", "-ctk", "f32", "-ctv", "f32"]
     model = ["-m", str(SHARED_DATA / "stories260K.gguf")]
-    done = subprocess.run([*command, *model, *args], cwd=REPO_ROOT, capture_output=True, text=True, check=True)
+    done = run_llmkit("perplexity", "-q", "-ctk", "f32", "-ctv", "f32", *model, *args)
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
