@@ -6,6 +6,7 @@ named by the hash of their sources and may be shared.
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,9 @@ from tests.real_models import USER_CACHE, real_model_path
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the tests a cache before any module of llmkit asks where it is; the workers of xdist get their parent's."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background without Ctrl-C, and children inherit that; tests send it to theirs.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     user_cache = cache_root()
