@@ -154,7 +154,7 @@ def test_ctrl_c_at_every_instruction(path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert all(int(n) > 50 for n in done.stdout.split())
+    assert all(int(n) > 30 for n in done.stdout.split())  # Python 3.13 has fewer and longer instructions
 
 
 def test_ctrl_c_while_decoding(path: Path) -> None:
