@@ -108,12 +108,6 @@ def vload_f16(e: em.Emitter, address: Value) -> Value:
 
 
 @operation(f32x16, i64)
-def vload_bf16(e: em.Emitter, address: Value) -> Value:
-    """16 bfloat16 values as float32."""
-    return e.load_bf16(address)
-
-
-@operation(f32x16, i64)
 def vload_u16(e: em.Emitter, address: Value) -> Value:
     """16 unsigned 16-bit numbers as float32, exact."""
     return e.to_float(e.b.zext(e.load(em.I16X16, address), em.I32X16))
@@ -127,12 +121,6 @@ def vstore(e: em.Emitter, address: Value, value: Value) -> None:
 @operation(void, i64, f32x16)
 def vstore_f16(e: em.Emitter, address: Value, value: Value) -> None:
     e.store(e.f32_to_f16(value), address)
-
-
-@operation(void, i64, i32x16)
-def vstore_i8(e: em.Emitter, address: Value, value: Value) -> None:
-    """The low byte of each lane."""
-    e.store(e.b.trunc(value, em.I8X16), address)
 
 
 @operation(void, i64, i32x16)
@@ -198,11 +186,6 @@ def vmax(e: em.Emitter, a: Value, b: Value) -> Value:
     return e.maximum(a, b)
 
 
-@operation(f32x16, f32x16)
-def vabs(e: em.Emitter, a: Value) -> Value:
-    return e.absolute(a)
-
-
 @operation(f32, f32x16)
 def hsum(e: em.Emitter, a: Value) -> Value:
     """Sum of the lanes, a fixed tree."""
@@ -212,11 +195,6 @@ def hsum(e: em.Emitter, a: Value) -> Value:
 @operation(f32, f32x16)
 def hmax(e: em.Emitter, a: Value) -> Value:
     return e.largest(a)
-
-
-@operation(i32, i32x16)
-def hsum_i32(e: em.Emitter, a: Value) -> Value:
-    return e.sum_int(a)
 
 
 @operation(i32x16, f32x16)
