@@ -6,7 +6,7 @@ import os
 
 from llmkit.errors import ContextFullError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
-from llmkit.memory.kv_cache import KvLayout
+from llmkit.memory.kv_layout import KvLayout
 
 
 def free_memory() -> int:

@@ -1,58 +1,14 @@
-"""The KV cache: sequences over a pool of blocks, and where a layer's K and V lie in a block.
-
-A block holds, for each layer, K as [kv_head][dim][cell] and V as [kv_head][cell][dim], so that scores have cells and
-outputs dimensions as vector lanes.
-"""
+"""The KV cache: sequences over a pool of blocks. Where K and V lie in a block is `kv_layout`'s."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from llmkit.errors import ContextFullError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
+from llmkit.memory.kv_layout import KvLayout
 from llmkit.memory.sequence import Sequence
-
-TYPE_CODES = {"f32": 0, "f16": 1}
-_TYPE_BYTES = {"f32": 4, "f16": 2}
-
-
-@dataclass(frozen=True)
-class KvLayout:
-    """Sizes and offsets within a block for `n_layer` equal layers. V's dimensions are filled up to a multiple of 16."""
-
-    n_layer: int
-    n_head_kv: int
-    head_dim: int
-    type_k: str
-    type_v: str
-
-    @property
-    def v_dim(self) -> int:
-        return -(-self.head_dim // 16) * 16
-
-    @property
-    def k_bytes(self) -> int:
-        """Bytes of K of one layer."""
-        n = self.n_head_kv * self.head_dim * BLOCK_CELLS * _TYPE_BYTES[self.type_k]
-        return -(-n // 64) * 64
-
-    @property
-    def v_bytes(self) -> int:
-        """Bytes of V of one layer."""
-        return self.n_head_kv * self.v_dim * BLOCK_CELLS * _TYPE_BYTES[self.type_v]
-
-    @property
-    def block_bytes(self) -> int:
-        return self.n_layer * (self.k_bytes + self.v_bytes)
-
-    def k_offset(self, layer: int) -> int:
-        return layer * (self.k_bytes + self.v_bytes)
-
-    def v_offset(self, layer: int) -> int:
-        return self.k_offset(layer) + self.k_bytes
 
 
 class KvCache:

@@ -14,7 +14,7 @@ from llmkit.kernels import activation, attention, experts, norm, quantize, rope,
 from llmkit.kernels import activation_tile as at
 from llmkit.kernels import matmul as mm
 from llmkit.kernels import matmul_experts as me
-from llmkit.memory.kv_cache import TYPE_CODES, KvLayout
+from llmkit.memory.kv_layout import TYPE_CODES, KvLayout
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.weights import Matrix
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from llmkit.errors import TensorError
 from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
-from llmkit.memory.kv_cache import KvLayout
+from llmkit.memory.kv_layout import KvLayout
 from llmkit.models.config import Config, read_config
 from llmkit.models.family import Family
 from llmkit.models.fingerprint import fingerprint
