@@ -49,8 +49,12 @@ class TensorError(ModelFileError):
     """A tensor is missing, doubled, misshapen, misaligned, overlapping, or outside the file."""
 
 
+class SplitError(ModelFileError):
+    """The parts of a split model are not all there, or do not belong together."""
+
+
 class UnsupportedError(LlmkitError):
-    """The input is valid but llmkit does not run it: an architecture, a tensor type, a split file."""
+    """The input is valid but llmkit does not run it: an architecture, a tensor type."""
 
 
 class ModelNotFoundError(LlmkitError):

@@ -65,7 +65,7 @@ def _values(file: GgufFile, info: TensorInfo) -> Iterator[NDArray[np.float32]]:
     buffer = np.empty(_RUN, np.float32)
     for first in range(0, info.n_elements, _RUN):
         n = min(_RUN, info.n_elements - first)
-        source = file.address + info.offset + first // kind.block * kind.block_bytes
+        source = file.tensor_address(info.name) + first // kind.block * kind.block_bytes
         dequantize_blocks(
             kind.dequantize, source, kind.block_bytes, buffer.ctypes.data, 4 * kind.block, n // kind.block
         )

@@ -2,7 +2,8 @@
 
 Owns GgufFile and the order in which a file is checked. The bytes are hostile until then: nothing is allocated by a
 count that was not compared with the bytes left, and no tensor is known that does not lie inside the file. Knows nothing
-about models or tokenizers. Follows https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3,
+about models or tokenizers. A model split into several files is opened as one: the metadata are the first's, and each
+tensor knows in which it lies. Follows https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3,
 little-endian.
 
 What is mapped must stay: where another program shortens the file in place, reading it ends the process with SIGBUS,
@@ -12,6 +13,7 @@ which cannot be caught cheaply. Programs that replace a file by renaming, as the
 import mmap
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,12 +26,12 @@ from ..errors import (
     ModelNotFoundError,
     NotGgufError,
     TruncatedFileError,
-    UnsupportedError,
     UnsupportedVersionError,
 )
 from .gguf_cursor import DAMAGED, Cursor, shown
 from .gguf_metadata import MetadataView, TypedMetadata
 from .gguf_sniff import sniff
+from .gguf_split import check_all, check_part, doubled, missing_part, other_parts
 from .gguf_tensors import TensorInfo, place_tensors, read_tensors
 from .gguf_values import Entry, ValueType, read_entry
 
@@ -44,7 +46,8 @@ _MIN_ENTRY_BYTES = 8 + 1 + 4 + 1
 
 
 class GgufFile(TypedMetadata):
-    """An opened GGUF file. `data` is the whole file, read-only and mapped; `metadata` and `tensors` are in file order.
+    """An opened GGUF file. `maps` holds the bytes of the file, read-only and mapped (of each part, where it is split);
+    `metadata` and `tensors` are in file order.
 
     `metadata` is a mapping; the getters of TypedMetadata (`u32`, `f32`, `str`, `bool`, `array`, `numbers`, `strings`)
     check types.
@@ -53,31 +56,40 @@ class GgufFile(TypedMetadata):
     def __init__(self, path: Path, data: npt.NDArray[np.uint8], version: int, entries: dict[str, Entry]) -> None:
         super().__init__(entries, _place(path))
         self.path = path
+        self.paths = [path]
         self.version = version
-        self.data = data
+        self.maps = [data]
         self.alignment = _alignment(self)
         self.metadata = MetadataView(entries)
         self.tensors: dict[str, TensorInfo] = {}
 
     @property
-    def address(self) -> int:
-        """The memory address of `data[0]`, valid while this file is open or `data` is referenced."""
-        return self.data.ctypes.data
-
-    @property
     def n_bytes(self) -> int:
-        """The size of the file."""
-        return len(self.data)
+        """The size of the file, of all its parts together."""
+        return sum(map(len, self.maps))
 
     def tensor_bytes(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, a read-only view into the file."""
         info = self.tensors[name]
-        return self.data[info.offset : info.offset + info.n_bytes]
+        return self.maps[info.part][info.offset : info.offset + info.n_bytes]
+
+    def tensor_address(self, name: str) -> int:
+        """The memory address of a tensor's first byte, valid while this file is open or its map is referenced."""
+        info = self.tensors[name]
+        return self.maps[info.part].ctypes.data + info.offset
+
+    def join(self, part: "GgufFile") -> None:
+        """Take over the tensors of the next part of a split model."""
+        for info in part.tensors.values():
+            if info.name in self.tensors:
+                raise doubled(part, info.name)
+            self.tensors[info.name] = replace(info, part=len(self.maps))
+        self.maps.append(part.maps[0])
+        self.paths.append(part.path)
 
     def close(self) -> None:
-        """Let go of the file. Its pages are unmapped when the last array taken from it is gone; `address` is no longer
-        valid then."""
-        self.data = np.empty(0, dtype=np.uint8)
+        """Let go of the file. Its pages are unmapped when the last array taken from it is gone."""
+        self.maps.clear()
         self.entries.clear()
         self.tensors.clear()
 
@@ -91,12 +103,28 @@ class GgufFile(TypedMetadata):
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
-    """Open and check a GGUF file of version 2 or 3; vocabulary-only files (no tensors) are fine.
+    """Open and check a GGUF file of version 2 or 3; vocabulary-only files (no tensors) are fine. Of a split model the
+    first part is named; all must be there.
 
-    Raises ModelNotFoundError when nothing is there, a subclass of ModelFileError when the file is no sound GGUF,
-    UnsupportedError for a part of a split file and for tensor types that llmkit does not know.
+    Raises ModelNotFoundError when nothing is there, a subclass of ModelFileError when the file is no sound GGUF
+    (SplitError: its parts do not belong together), UnsupportedError for tensor types that llmkit does not know.
     """
-    path = Path(path)
+    file = _open_one(Path(path))
+    others = other_parts(file, file.path)
+    for number, place in enumerate(others, 2):
+        try:
+            part = _open_one(place)
+        except ModelNotFoundError:
+            raise missing_part(file, place) from None
+        check_part(file, part, number)
+        file.join(part)
+    if others:
+        check_all(file, len(file.tensors))
+    return file
+
+
+def _open_one(path: Path) -> GgufFile:
+    """Open and check one file, whole or a part."""
     mapped = _map_file(path)
     data = np.frombuffer(mapped, dtype=np.uint8)
     cursor = Cursor(memoryview(mapped), _place(path))
@@ -105,7 +133,6 @@ def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
     n_tensors, n_entries = cursor.u64("the number of tensors"), cursor.u64("the number of metadata keys")
     cursor.need_each(n_entries, _MIN_ENTRY_BYTES, "metadata keys")
     file = GgufFile(path, data, version, _read_entries(cursor, data, n_entries))
-    _refuse_parts(file)
     infos = read_tensors(cursor, n_tensors)
     data_start = -(-cursor.pos // file.alignment) * file.alignment
     file.tensors = place_tensors(infos, file.place, data_start, file.alignment, file.n_bytes)
@@ -202,13 +229,3 @@ def _alignment(file: TypedMetadata) -> int:
             f"{file.place}: {key} is {alignment}; a power of two from 8 to {MAX_ALIGNMENT} is expected", DAMAGED
         )
     return alignment
-
-
-def _refuse_parts(file: TypedMetadata) -> None:
-    n_parts = file.u32("split.count", 0)
-    if n_parts > 1:
-        part = file.u32("split.no", 0) + 1
-        message = f"{file.place}: is part {part} of {n_parts} of a split GGUF, which llmkit does not read"
-        raise UnsupportedError(
-            message, "Join the parts with llama.cpp's `llama-gguf-split --merge`, or fetch a single file."
-        )

@@ -21,13 +21,14 @@ _MIN_INFO_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 @dataclass(frozen=True)
 class TensorInfo:
     """Where a tensor lies: `shape` in GGUF order (shape[0] is the row length), `type` a ggml type id, `offset` from the
-    file's beginning."""
+    file's beginning. `part`: which file of a split model it lies in, from 0."""
 
     name: str
     shape: tuple[int, ...]
     type: int
     offset: int
     n_bytes: int
+    part: int = 0
 
     @property
     def n_elements(self) -> int:

@@ -1,10 +1,14 @@
-"""A model file's identity: the SHA-256 of its bytes, computed once and remembered by path, inode, size and time."""
+"""A model's identity: the SHA-256 of its file's bytes, computed once and remembered by path, inode, size and time.
+
+That of a split model is the SHA-256 of its parts' digests, in order.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,8 +37,13 @@ def _remembered(record: Path, identity: list[object]) -> str | None:
         return None
 
 
-def fingerprint(path: Path) -> str:
-    """64 hex digits. A file changed in place without a new time is not noticed."""
+def fingerprint(paths: Sequence[Path]) -> str:
+    """64 hex digits, of the one file or of all parts. A file changed in place without a new time is not noticed."""
+    digests = [_of_file(path) for path in paths]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _of_file(path: Path) -> str:
     record, identity = _record(path), _identity(path)
     known = _remembered(record, identity)
     if known:

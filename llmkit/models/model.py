@@ -58,8 +58,8 @@ class Model:
         return graph, Transformer(graph, self._family, self.config, self.weights, n_ctx).build()
 
     def fingerprint(self) -> str:
-        """SHA-256 of the file."""
-        return fingerprint(self.gguf.path)
+        """SHA-256 of the file (of the digests of all parts, where it is split)."""
+        return fingerprint(self.gguf.paths)
 
 
 def load_model(path: str | os.PathLike[str], *, n_threads: int = 2, progress: Progress | None = None) -> Model:

@@ -48,7 +48,7 @@ class Weights:
     _kept: dict[bytes, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._mapped = self.gguf.data  # a file that somebody closes must not take away what kernels read
+        self._mapped = list(self.gguf.maps)  # a file that somebody closes must not take away what kernels read
 
     def info(self, name: str) -> TensorInfo:
         """The tensor's place; TensorError when it is missing."""
@@ -63,7 +63,7 @@ class Weights:
         """A matrix whose rows are read where they lie in the file."""
         info = self.info(name)
         self._check_shape(info, (n_cols, n_rows))
-        return Matrix(name, n_rows, n_cols, self._type(info), self.gguf.address + info.offset)
+        return Matrix(name, n_rows, n_cols, self._type(info), self.gguf.tensor_address(name))
 
     def matrix(self, name: str, n_cols: int, n_rows: int, part: Part | None = None) -> Matrix:
         """A matrix to multiply with: n_cols inputs, n_rows outputs; or a part of its rows."""
@@ -82,7 +82,7 @@ class Weights:
             self._check_shape(info, (n_cols, n_rows, n_expert))
             if n_rows % 16:
                 raise UnsupportedError(f"{self.gguf.path}: {name}: experts of {n_rows} rows, no multiple of 16")
-            raw = self.gguf.address + info.offset
+            raw = self.gguf.tensor_address(name)
             self.matrices[name] = Matrix(name, n_rows * n_expert, n_cols, self._type(info), raw)
         return self.matrices[name]
 

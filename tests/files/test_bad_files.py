@@ -23,6 +23,7 @@ from llmkit.errors import (
     ModelFileError,
     ModelNotFoundError,
     NotGgufError,
+    SplitError,
     TensorError,
     TruncatedFileError,
     UnsupportedError,
@@ -341,12 +342,6 @@ def test_an_unknown_tensor_type(write: Write, type: int, says: str) -> None:
     assert says in refusal(write(gguf([], [tensor(type=type)], 64)), UnsupportedError)
 
 
-def test_a_part_of_a_split_file(write: Write) -> None:
-    parts = [entry("split.no", UINT32, b"\1\0\0\0"), entry("split.count", UINT32, b"\3\0\0\0")]
-    assert "part 2 of 3" in refusal(write(gguf(parts)), UnsupportedError)
-    assert open_gguf(write(gguf([entry("split.count", UINT32, b"\1\0\0\0")]))).u32("split.count") == 1
-
-
 def test_a_message_shows_no_control_characters(write: Write) -> None:
     content = gguf([], [tensor("\x1b[2J\u202e" + "x" * 500, offset=4)], 64)
     message = refusal(write(content), TensorError)
@@ -355,6 +350,6 @@ def test_a_message_shows_no_control_characters(write: Write) -> None:
 
 
 def test_every_error_here_is_a_model_file_error_or_unsupported() -> None:
-    for kind in (NotGgufError, TruncatedFileError, UnsupportedVersionError, MetadataError, TensorError):
+    for kind in (NotGgufError, TruncatedFileError, UnsupportedVersionError, MetadataError, TensorError, SplitError):
         assert issubclass(kind, ModelFileError)
     assert issubclass(UnsupportedError, LlmkitError)

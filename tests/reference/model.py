@@ -43,7 +43,7 @@ class Twin:
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The bytes of a tensor, [n_rows, row_bytes]."""
         info = self.gguf.tensors[name]
-        return self.gguf.data[info.offset : info.offset + info.n_bytes].reshape(info.n_rows, -1)
+        return self.gguf.tensor_bytes(info.name).reshape(info.n_rows, -1)
 
     def vector(self, name: str) -> Array | None:
         """A tensor's values in file order in the twin's dtype, None where the file has none."""
