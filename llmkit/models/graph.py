@@ -16,65 +16,13 @@ from llmkit.kernels import matmul as mm
 from llmkit.kernels import matmul_experts as me
 from llmkit.memory.kv_layout import TYPE_CODES, KvLayout
 from llmkit.models.inputs import PlanInputs
+from llmkit.models.values import Op, Slots, Value, row_stride
 from llmkit.models.weights import Matrix
-
-
-@dataclass(eq=False)
-class Value:
-    """Rows of `stride` bytes, or groups of 8 rows of quantised activations: of all tokens, of the outputs, or of slots.
-
-    For slots `rows` is the value that begins with their number. `fixed`: bytes whatever the number of rows.
-    """
-
-    name: str
-    n_cols: int
-    stride: int
-    group_bytes: int = 0
-    rows: str | Slots = "tokens"
-    fixed: int = 0
-
-    def n_bytes(self, n_rows: int) -> int:
-        """Room for n_rows rows, rounded up to groups of 8: a matmul may write whole groups."""
-        if isinstance(self.rows, Slots):
-            n_rows = n_rows * self.rows.n_used + at.GROUP * self.rows.n_expert
-        groups = -(-n_rows // at.GROUP)
-        return self.fixed + groups * (self.group_bytes or at.GROUP * self.stride)
-
-
-@dataclass(eq=False)
-class Slots(Value):
-    """A mixture's slots (see kernels.experts). `picks` tells each token's slots, `tokens` each slot's token."""
-
-    n_expert: int = 0
-    n_used: int = 0
-    picks: Value | None = None
-    tokens: Value | None = None
-
-
-@dataclass
-class Op:
-    """A kernel, its argument names, and their values: numbers, or Values whose address is meant.
-
-    by_rows: a row kernel, which needs nothing of other rows.
-    """
-
-    name: str
-    kernel: int
-    fields: Sequence[str]
-    args: dict[str, Any]
-    reads: list[Value]
-    writes: list[Value]
-    by_rows: bool = False
 
 
 def float_bits(value: float) -> int:
     """The bits of a float32 as a number for an argument block."""
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
-
-
-def _row_stride(n_cols: int) -> int:
-    """Bytes of a row of n_cols float32, rounded up to whole vectors."""
-    return -(-n_cols // 16) * 64
 
 
 _QUANTIZE = {at.F32: quantize.to_f32, at.Q8_32: quantize.to_q8_32, at.Q8_256: quantize.to_q8_256}
@@ -114,7 +62,7 @@ class Graph:
         return self.inputs.n_out_address if rows == "out" else self.inputs.n_tokens_address
 
     def _value(self, name: str, n_cols: int, rows: str | Slots = "tokens") -> Value:
-        return Value(name, n_cols, _row_stride(n_cols), rows=rows)
+        return Value(name, n_cols, row_stride(n_cols), rows=rows)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 

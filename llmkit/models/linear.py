@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from llmkit.models.graph import Graph, Value
 from llmkit.models.weights import Part, Weights
+
+if TYPE_CHECKING:
+    from llmkit.models.outline import Builder
+    from llmkit.models.values import Value
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Linear:
     scale: str = "first"
     part: Part | None = None
 
-    def apply(self, g: Graph, x: Value, into: Value | None = None) -> Value:
+    def apply(self, g: Builder, x: Value, into: Value | None = None) -> Value:
         """Adds the product to the graph, summed into `into` where that is given."""
         w = self.weights.matrix(f"{self.name}.weight", self.n_in, self.n_out, self.part)
         bias = self.weights.optional_vector(f"{self.name}.bias", self.n_out, part=self.part)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmkit.models.config import Config
 from llmkit.models.family import FeedForward
-from llmkit.models.graph import Graph, Value
 from llmkit.models.linear import Linear
 from llmkit.models.weights import Weights
 
+if TYPE_CHECKING:
+    from llmkit.models.outline import Builder
+    from llmkit.models.values import Value
 
-def mixture(g: Graph, rule: FeedForward, config: Config, weights: Weights, x: Value, h: Value, blk: str) -> None:
+
+def mixture(g: Builder, rule: FeedForward, config: Config, weights: Weights, x: Value, h: Value, blk: str) -> None:
     """x += the weighted sum of the experts that each row of h chooses, and of the shared expert."""
     experts, plain = config.experts, config.residual_scale == 1.0
     assert experts is not None
@@ -33,7 +38,7 @@ def mixture(g: Graph, rule: FeedForward, config: Config, weights: Weights, x: Va
         g.affine(y, weights.number(config.residual_scale), into=x)
 
 
-def _shared(g: Graph, rule: FeedForward, config: Config, weights: Weights, h: Value, y: Value, blk: str) -> None:
+def _shared(g: Builder, rule: FeedForward, config: Config, weights: Weights, h: Value, y: Value, blk: str) -> None:
     """y += the shared expert, which every token takes."""
     assert config.experts is not None
     n_in, n_ff = config.n_embd, config.experts.n_ff_shared

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from llmkit.errors import TensorError
 from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.models.config import Config, read_config
 from llmkit.models.family import Family
 from llmkit.models.fingerprint import fingerprint
-from llmkit.models.graph import Graph, Value
+from llmkit.models.graph import Graph
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.packed import PackedWeights, Progress, load_packed
 from llmkit.models.registry import family
 from llmkit.models.transformer import Transformer
-from llmkit.models.weights import DAMAGED, Weights
+from llmkit.models.values import Value
+from llmkit.models.weights import Weights
 
 assert PLAN_FIELDS
 
@@ -70,19 +70,10 @@ def load_model(path: str | os.PathLike[str], *, n_threads: int = 2, progress: Pr
     gguf = open_gguf(Path(path))
     kind = family(gguf.str("general.architecture"))
     weights = Weights(gguf)
-    config = read_config(gguf, _n_vocab(weights), kind)
+    config = read_config(gguf, weights.n_vocab(), kind)
     model = Model(gguf, config, weights, kind)
     # First builds, of which nothing is run, ask for every tensor and so check them all: those of any context's size.
     for n_ctx in (1, config.n_ctx_train):
         model.build(PlanInputs(1), model.layout("f32", "f32"), 0, n_ctx)
     model.packed = load_packed(weights.matrices.values(), model.fingerprint, n_threads, progress)
     return model
-
-
-def _n_vocab(weights: Weights) -> int:
-    shape = weights.info("token_embd.weight").shape
-    if len(shape) < 2:
-        raise TensorError(
-            f"{weights.gguf.path}: token_embd.weight has the shape {list(shape)}, not two dimensions", DAMAGED
-        )
-    return int(shape[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,67 +10,9 @@ import numpy.typing as npt
 
 from llmkit.kernels import chain
 from llmkit.kernels.plan import PLAN_FIELDS
-from llmkit.models.graph import SCRATCH, Graph, Op, Value
+from llmkit.models.graph import SCRATCH, Graph
+from llmkit.models.values import LINE, Op, Value, chain_rows, find_barriers, place_values
 from llmkit.models.weights import Matrix
-
-_LINE = 64  # bytes of a cache line
-
-
-def chain_rows(ops: list[Op]) -> list[list[Op]]:
-    """Runs of row kernels over the same rows become one step; every other operation is a step alone."""
-    steps: list[list[Op]] = []
-    for op in ops:
-        if steps and op.by_rows and steps[-1][-1].by_rows and steps[-1][-1].writes[0].rows == op.writes[0].rows:
-            steps[-1].append(op)
-        else:
-            steps.append([op])
-    return steps
-
-
-def find_barriers(steps: list[list[Op]]) -> list[bool]:
-    """Whether threads meet before each step: it reads what was written since they met, or writes what was used."""
-    barriers = []
-    read: set[Value] = set()
-    written: set[Value] = set()
-    for step in steps:
-        reads = {value for op in step for value in op.reads}
-        writes = {value for op in step for value in op.writes}
-        meet = bool(written & reads or (written | read) & writes)
-        if meet:
-            read, written = set(), set()
-        read |= reads
-        written |= writes
-        barriers.append(meet)
-    return barriers
-
-
-def place_values(
-    steps: list[list[Op]], barriers: list[bool], n_rows: int, elsewhere: Value
-) -> tuple[dict[Value, int], int]:
-    """Offset of each value but `elsewhere` in one arena, and its size.
-
-    A value's memory is used again once all threads have met after its last use.
-    """
-    group = np.cumsum(barriers).tolist()
-    last = {value: group[i] for i, step in enumerate(steps) for op in step for value in op.reads + op.writes}
-    offsets: dict[Value, int] = {}
-    free: defaultdict[int, list[int]] = defaultdict(list)
-    live: list[tuple[Value, int]] = []
-    size = 0
-    for i, step in enumerate(steps):
-        for value, n in [entry for entry in live if last[entry[0]] < group[i]]:
-            live.remove((value, n))
-            free[n].append(offsets[value])
-        for value in [value for op in step for value in op.writes]:
-            if value in offsets or value is elsewhere:
-                continue
-            n = -(-(value.n_bytes(n_rows) + _LINE) // _LINE) * _LINE
-            if free[n]:
-                offsets[value] = free[n].pop()
-            else:
-                offsets[value], size = size, size + n
-            live.append((value, n))
-    return offsets, size
 
 
 class Plan:
@@ -92,10 +33,10 @@ class Plan:
         self._build(steps, barriers)
 
     def _build(self, steps: list[list[Op]], barriers: list[bool]) -> None:
-        self._counters = np.zeros((len(steps), _LINE // 8), np.int64)
+        self._counters = np.zeros((len(steps), LINE // 8), np.int64)
         lowered = [self._lower(step, self._counters[i].ctypes.data) for i, step in enumerate(steps)]
         kernels, args = (self._array(column) for column in zip(*lowered, strict=True))
-        meeting = self._array([0] * (3 * _LINE // 8))
+        meeting = self._array([0] * (3 * LINE // 8))
         fields = dict(
             n_ops=len(steps), kernels=kernels, args=args, barriers=self._array([int(b) for b in barriers]),
             counters=self._counters.ctypes.data, barrier=meeting,
@@ -133,6 +74,11 @@ class Plan:
         return self._logits[:, : self._output.n_cols]
 
     @property
+    def arena_bytes(self) -> int:
+        """Memory for values, without logits."""
+        return self._arena.nbytes
+
+    @property
     def n_bytes(self) -> int:
         """Memory for values and scratch, without logits."""
         return self._arena.nbytes + self._scratch.nbytes
@@ -140,6 +86,6 @@ class Plan:
 
 def _aligned(n_bytes: int) -> npt.NDArray[Any]:
     """uint8 [n_bytes] that starts on a cache line."""
-    raw = np.zeros(n_bytes + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
+    raw = np.zeros(n_bytes + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
     return raw[start : start + n_bytes]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.kernels.attention_scores import LANES
 from llmkit.models.config import Config
 from llmkit.models.family import LAYER, Family
-from llmkit.models.graph import Graph, Value
 from llmkit.models.linear import Linear
 from llmkit.models.mixture import mixture
 from llmkit.models.weights import Part, Weights
+
+if TYPE_CHECKING:
+    from llmkit.models.outline import Builder
+    from llmkit.models.values import Value
 
 
 @dataclass
 class Transformer:
     """One build of one model. n_ctx: the context's size, by which some models choose their RoPE factors."""
 
-    g: Graph
+    g: Builder
     family: Family
     config: Config
     weights: Weights
@@ -168,13 +171,13 @@ class Transformer:
         self._add(x, output, o, f"{blk}.post_attention_norm")
 
     def _slopes(self) -> int:
-        """ALiBi's slopes as kernels.attention_scores wants them: lane numbers, then a slope for each head."""
+        """Address of lane numbers and a slope for each head, as the kernel wants ALiBi; 0 without."""
         bias, n_head = self.config.alibi_bias, self.config.n_head
         if not bias:
             return 0
         n = 1 << (n_head.bit_length() - 1)
         powers = [h + 1 if h < n else h - n + 0.5 for h in range(n_head)]
-        return self.weights.keep(np.array([*range(LANES // 4), *(2.0 ** (-bias / n * p) for p in powers)], np.float32))
+        return self.weights.keep(np.array([*range(16), *(2.0 ** (-bias / n * p) for p in powers)], np.float32))
 
     # -- feed-forward ---------------------------------------------------------------------------------------------
 

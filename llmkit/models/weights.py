@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +42,13 @@ class Matrix:
 
 @dataclass
 class Weights:
-    """Hands out checked tensors and remembers them. `matrices` are those that need tiles, by name."""
+    """Hands out checked tensors and remembers them. `matrices` are those that need tiles, by name.
+
+    find_type: quant_type, or type_sizes where nothing will be computed.
+    """
 
     gguf: GgufFile
+    find_type: Callable[[int], QuantType] = quant_type
     matrices: dict[str, Matrix] = field(default_factory=dict)
     _kept: dict[bytes, npt.NDArray[Any]] = field(default_factory=dict)
 
@@ -58,6 +63,14 @@ class Weights:
 
     def has(self, name: str) -> bool:
         return name in self.gguf.tensors
+
+    def n_vocab(self) -> int:
+        """The rows of the embedding."""
+        shape = self.info("token_embd.weight").shape
+        if len(shape) < 2:
+            message = f"{self.gguf.path}: token_embd.weight has the shape {list(shape)}, not two dimensions"
+            raise TensorError(message, DAMAGED)
+        return int(shape[1])
 
     def table(self, name: str, n_cols: int, n_rows: int) -> Matrix:
         """A matrix whose rows are read where they lie in the file."""
@@ -95,6 +108,11 @@ class Weights:
         padded[: values.size] = values
         return self.keep(padded)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the vectors that were copied."""
+        return sum(values.nbytes for values in self._kept.values())
+
     def keep(self, values: npt.NDArray[Any]) -> int:
         """Address of an array, which lives as long as the weights; of equal arrays one is kept, for all contexts."""
         key = values.dtype.str.encode() + values.tobytes()
@@ -126,7 +144,7 @@ class Weights:
 
     def _type(self, info: TensorInfo) -> QuantType:
         try:
-            return quant_type(info.type)
+            return self.find_type(info.type)
         except UnsupportedError as error:
             raise UnsupportedError(f"{self.gguf.path}: {info.name}: {error.message}", error.hint) from None
 
