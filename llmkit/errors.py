@@ -69,6 +69,10 @@ class ContextFullError(LlmkitError):
     """The tokens do not fit into the context; nothing has been changed."""
 
 
+class RewindError(LlmkitError):
+    """An operation on a sequence needs tokens that its memory no longer holds; nothing has been changed."""
+
+
 class NumericsError(LlmkitError):
     """A computation gave NaN or infinity where a number was needed."""
 

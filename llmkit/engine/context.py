@@ -15,7 +15,10 @@ from llmkit.engine.memory_limit import check_room, choose_n_ctx
 from llmkit.engine.thread_team import ThreadTeam, default_threads
 from llmkit.engine.ubatch import Piece, fill_inputs, split
 from llmkit.errors import LlmkitError, NumericsError, UsageError
+from llmkit.memory.chain import Chain
+from llmkit.memory.kinds import memory_layout
 from llmkit.memory.kv_cache import KvCache
+from llmkit.memory.memory import Memory
 from llmkit.memory.sequence import Sequence
 from llmkit.models.graph import max_queries
 from llmkit.models.inputs import PlanInputs
@@ -27,7 +30,8 @@ from llmkit.params import ContextParams
 class Context:
     """Decodes batches of token runs for any number of sequences over `n_ctx` cells.
 
-    `kv` is the memory, `n_ctx` and `n_threads` what was resolved, `n_ctx_reason` says in words where n_ctx comes from.
+    `kv` is the memory, `memory` the operations on its sequences by id; `n_ctx` and `n_threads` are what was resolved,
+    `n_ctx_reason` says in words where n_ctx comes from.
     """
 
     def __init__(self, model: Model, params: ContextParams | None = None) -> None:
@@ -35,12 +39,14 @@ class Context:
         params = self.params
         layout = model.layout(params.type_k, params.type_v)
         self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout)
+        kinds = memory_layout(model.config.windows, layout, self.n_ctx, swa_full=True)
         if 0 < model.n_positions < self.n_ctx:
             message = f"a context of {self.n_ctx} tokens, but {model.name} knows {model.n_positions} positions"
             raise UsageError(message, f"give -c {model.n_positions} or less")
         self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)
         self.n_threads = params.n_threads if params.n_threads > 0 else default_threads()
-        self.kv = KvCache(layout, self.n_ctx)
+        self.kv = KvCache(kinds, self.n_ctx, model.n_positions)
+        self.memory = Memory(self.kv, can_shift=False)
         self._inputs = PlanInputs(-(-self.n_ubatch // 8) * 8)
         graph, logits = model.build(self._inputs, layout, self.kv.pool.addresses.ctypes.data, self.n_ctx)
         self._plan = Plan(graph, logits, self._inputs.n_rows_max, self.n_threads)
@@ -74,36 +80,33 @@ class Context:
         """
         if not self._decoding.acquire(blocking=False):
             raise UsageError("the context is decoding in another thread", "give each thread a context of its own")
-        lengths: dict[Sequence, int] = {}
+        chains: dict[Sequence, Chain] = {}
         try:
             try:
-                lengths = self._lengths(segments)
-                starts = [self._append(segment) for segment in segments]
-                return self._run(split(segments, starts, self.n_ubatch))
+                self._check_sequences(segments)
+                tokens = [self._checked(segment.tokens) for segment in segments]
+                self.kv.check_room(_n_new(segments))
+                chains = {segment.seq: segment.seq.chain for segment in segments}
+                return self._run(split(segments, tokens, self.n_ubatch))
             finally:
                 self._decoding.release()
         except BaseException as error:
-            self._forget(lengths, exactly=isinstance(error, LlmkitError))
+            self._restore(chains, exactly=isinstance(error, LlmkitError))
             raise
 
-    def _lengths(self, segments: list[Segment]) -> dict[Sequence, int]:
-        """How long each sequence is now; UsageError for one that this context does not have."""
+    def _check_sequences(self, segments: list[Segment]) -> None:
+        """UsageError for a sequence that this context does not have."""
         for segment in segments:
             if segment.seq not in self.kv.sequences:
                 raise UsageError("the sequence was freed, or belongs to another context", "take one of new_sequence()")
-        return {segment.seq: segment.seq.n_tokens for segment in segments}
 
-    def _append(self, segment: Segment) -> int:
-        """Gives the segment's tokens cells; the position of the first."""
-        start: int = segment.seq.n_tokens
-        self.kv.append(segment.seq, self._checked(segment.tokens))
-        return start
-
-    def _forget(self, lengths: dict[Sequence, int], *, exactly: bool) -> None:
-        """Cuts sequences back. Unless `exactly`, an interruption may have fallen between two steps of an append."""
-        for seq, n in lengths.items():
-            self.kv.truncate(seq, n)
-        if not exactly:
+    def _restore(self, chains: dict[Sequence, Chain], *, exactly: bool) -> None:
+        """Puts chains back. Unless `exactly`, an interruption may have fallen between two steps of a change."""
+        changed = False
+        for seq, chain in chains.items():
+            changed |= seq.chain is not chain
+            seq.chain = chain
+        if changed or not exactly:
             self.kv.recount()
 
     def _checked(self, tokens: list[int]) -> npt.NDArray[np.int32]:
@@ -136,6 +139,8 @@ class Context:
         return self._out[:n_out]
 
     def _run_one(self, pieces: list[Piece]) -> npt.NDArray[np.float32]:
+        for piece in pieces:
+            self.kv.append(piece.seq, piece.tokens)
         config = self.model.config
         queries = max_queries(config.n_head, config.n_head_kv, config.head_dim)
         n_rows = max(1, queries * config.n_head_kv // config.n_head)
@@ -170,3 +175,11 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _n_new(segments: list[Segment]) -> dict[Sequence, int]:
+    """How many tokens each sequence gets."""
+    counts: dict[Sequence, int] = {}
+    for segment in segments:
+        counts[segment.seq] = counts.get(segment.seq, 0) + len(segment.tokens)
+    return counts

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from llmkit.engine.batch import Segment, Wanted
 from llmkit.kernels.attention import SPAN, UNIT
+from llmkit.memory.chain import CELL, POS
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.sequence import Sequence
 from llmkit.models.inputs import PlanInputs
@@ -16,37 +17,39 @@ from llmkit.models.inputs import PlanInputs
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens first .. last of a sequence, in one ubatch; logits of all, of the last, or of none."""
+    """Tokens of a sequence in one ubatch, int32 [n], the first its `first`-th; logits of all, the last, or none."""
 
     seq: Sequence
     first: int
-    last: int
+    tokens: npt.NDArray[np.int32]
     logits: Wanted
 
     @property
     def n(self) -> int:
-        return self.last - self.first
+        return self.tokens.size
 
     @property
     def n_out(self) -> int:
         return {"all": self.n, "last": 1, "none": 0}[self.logits]
 
 
-def split(segments: list[Segment], starts: list[int], n_ubatch: int) -> list[list[Piece]]:
+def split(segments: list[Segment], tokens: list[npt.NDArray[np.int32]], n_ubatch: int) -> list[list[Piece]]:
     """Runs of at most n_ubatch tokens, in order; a segment's "last" belongs to its last piece."""
     ubatches: list[list[Piece]] = [[]]
+    ends: dict[Sequence, int] = {}
     room = n_ubatch
-    for segment, start in zip(segments, starts, strict=True):
-        first, end = start, start + len(segment.tokens)
-        while first < end:
+    for segment, ids in zip(segments, tokens, strict=True):
+        first, done = ends.get(segment.seq, segment.seq.n_tokens), 0
+        ends[segment.seq] = first + ids.size
+        while done < ids.size:
             if room == 0:
                 ubatches.append([])
                 room = n_ubatch
-            last = min(end, first + room)
-            wanted: Wanted = "none" if segment.logits == "last" and last < end else segment.logits
-            ubatches[-1].append(Piece(segment.seq, first, last, wanted))
-            room -= last - first
-            first = last
+            n = min(ids.size - done, room)
+            wanted: Wanted = "none" if segment.logits == "last" and done + n < ids.size else segment.logits
+            ubatches[-1].append(Piece(segment.seq, first + done, ids[done : done + n], wanted))
+            room -= n
+            done += n
     return ubatches
 
 
@@ -57,11 +60,11 @@ def fill_inputs(
     row, out_rows = 0, list[int]()
     for piece in pieces:
         rows = slice(row, row + piece.n)
-        cells = piece.seq.cells[piece.first : piece.last]
-        inputs.tokens[rows] = piece.seq.tokens[piece.first : piece.last]
-        inputs.positions[rows] = np.arange(piece.first, piece.last)
-        inputs.blocks[rows] = kv.pool.addresses[cells >> 5]
-        inputs.cells[rows] = cells & 31
+        columns = piece.seq.chain.rows(piece.first, piece.first + piece.n)
+        inputs.tokens[rows] = piece.tokens
+        inputs.positions[rows] = columns[POS]
+        inputs.blocks[rows] = kv.pool.addresses[columns[CELL] >> 5]
+        inputs.cells[rows] = columns[CELL] & 31
         out_rows += range(row + piece.n - piece.n_out, row + piece.n)
         row += piece.n
     inputs.out_rows[: len(out_rows)] = out_rows
@@ -74,7 +77,8 @@ def _fill_units(
     inputs: PlanInputs, pieces: list[Piece], kv: KvCache, unit_rows: int, n_head: int, n_threads: int
 ) -> None:
     """Units of up to unit_rows tokens; where those are too few for the threads, one unit a span."""
-    whole = _whole_units(pieces, unit_rows)
+    columns = inputs.keep({piece.seq: piece.seq.chain.column(CELL) for piece in pieces})
+    whole = _whole_units(pieces, columns, unit_rows)
     items = len(whole) * kv.layout.n_head_kv
     spans = max((unit[2] + unit[1] - 1) // SPAN + 1 for unit in whole) if whole else 0
     if items >= 4 * n_threads or spans == 1 or n_threads == 1:
@@ -86,13 +90,15 @@ def _fill_units(
     inputs.set_units(_span_units(whole, done, n_head_kv))
 
 
-def _whole_units(pieces: list[Piece], unit_rows: int) -> list[list[int]]:
+def _whole_units(
+    pieces: list[Piece], columns: dict[Sequence, npt.NDArray[np.int64]], unit_rows: int
+) -> list[list[int]]:
     """Units that take all spans of their rows."""
     units, row = list[list[int]](), 0
     for piece in pieces:
-        cells = piece.seq.cells.ctypes.data
-        for first in range(piece.first, piece.last, unit_rows):
-            n = min(unit_rows, piece.last - first)
+        cells, end = columns[piece.seq].ctypes.data, piece.first + piece.n
+        for first in range(piece.first, end, unit_rows):
+            n = min(unit_rows, end - first)
             units.append([row, n, first, cells, -1, 0, 0, 0])
             row += n
     return units

@@ -6,6 +6,7 @@ The arena is reserved address space; the system commits a page when it is first 
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 
 import numpy as np
@@ -14,6 +15,11 @@ import numpy.typing as npt
 from llmkit.errors import ContextFullError
 
 BLOCK_CELLS = 32
+POISON = (
+    "LLMKIT_POISON"  # tests set this variable: blocks are full of NaN when they are handed out first, and when freed
+)
+
+Blocks = npt.NDArray[np.int64]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform.startswith("linux") else 0)
 
@@ -30,9 +36,10 @@ class BlockPool:
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._arena, np.uint8)
         self.addresses = self.data.ctypes.data + np.arange(n_blocks, dtype=np.int64) * block_bytes
         self._n_refs = np.zeros(n_blocks, np.int32)
-        self._free: list[int] = []  # freed blocks; those from _n_used on were never handed out
-        self._n_used = 0
-        self._poison = False
+        self._free: list[int] = []  # freed blocks; those from _n_touched on were never handed out
+        self._n_touched = 0
+        self._poison = bool(os.environ.get(POISON))
+        self.n_peak = 0
 
     @staticmethod
     def _reserve(n_bytes: int) -> mmap.mmap:
@@ -44,61 +51,83 @@ class BlockPool:
 
     @property
     def n_free(self) -> int:
-        return len(self._free) + self.n_blocks - self._n_used
+        return len(self._free) + self.n_blocks - self._n_touched
+
+    @property
+    def n_used(self) -> int:
+        return self.n_blocks - self.n_free
 
     def n_refs(self, block: int) -> int:
         """How many sequences reference the block."""
         return int(self._n_refs[block])
 
-    def allocate(self, n: int) -> list[int]:
-        """Takes `n` free blocks, each with one reference; ContextFullError, and nothing taken, when there are fewer."""
+    def check_room(self, n: int) -> None:
+        """ContextFullError when fewer than `n` blocks are free."""
         if n > self.n_free:
             message = (
                 f"the KV cache is full: {n} more blocks of {BLOCK_CELLS} tokens are needed, {self.n_free} are free"
             )
             raise ContextFullError(message, "choose a larger context (-c)")
+
+    def allocate(self, n: int) -> list[int]:
+        """Takes `n` free blocks, each with one reference; ContextFullError, and nothing taken, when there are fewer."""
+        self.check_room(n)
         blocks = [self._take() for _ in range(n)]
         self._n_refs[blocks] = 1
+        self.n_peak = max(self.n_peak, self.n_used)
         return blocks
 
     def _take(self) -> int:
         if self._free:
             return self._free.pop()
-        self._n_used += 1
-        return self._n_used - 1
+        self._n_touched += 1
+        if self._poison:
+            self._fill_with_nan(self._n_touched - 1)
+        return self._n_touched - 1
 
-    def retain(self, block: int) -> None:
-        """Adds a reference."""
-        assert self._n_refs[block] > 0, "a free block has no owner to share it"
-        self._n_refs[block] += 1
+    def retain(self, blocks: Blocks) -> None:
+        """Adds a reference to each of these blocks, which are all different."""
+        assert (self._n_refs[blocks] > 0).all(), "a free block has no owner to share it"
+        self._n_refs[blocks] += 1
 
-    def release(self, block: int) -> None:
-        """Drops a reference; the last one frees the block."""
-        assert self._n_refs[block] > 0, "released more often than referenced"
-        self._n_refs[block] -= 1
-        if self._n_refs[block] == 0:
-            self._free.append(block)
-            if self._poison:
-                self._fill_with_nan(block)
+    def release(self, blocks: Blocks) -> None:
+        """Drops a reference of each of these blocks, which are all different; the last one frees a block."""
+        left = self._n_refs[blocks] - 1
+        assert (left >= 0).all(), "released more often than referenced"
+        self._n_refs[blocks] = left
+        self._free_all(blocks[left == 0])
+
+    def _free_all(self, blocks: Blocks) -> None:
+        self._free += reversed(blocks.tolist())
+        if self._poison:
+            for block in blocks:
+                self._fill_with_nan(int(block))
 
     def set_references(self, n_refs: npt.NDArray[np.int32]) -> None:
         """Sets how many sequences reference each block, and thereby which are free."""
         self._n_refs[:] = n_refs
-        self._free = [int(block) for block in np.flatnonzero(n_refs[: self._n_used] == 0)[::-1]]
+        self._free = []
+        self._free_all(np.flatnonzero(n_refs[: self._n_touched] == 0))
+
+    def copy(self, sources: Blocks, targets: Blocks) -> None:
+        """Copies whole blocks."""
+        rows = self.data[: self.n_blocks * self.block_bytes].reshape(self.n_blocks, self.block_bytes)
+        for source, target in zip(sources, targets, strict=True):
+            rows[target] = rows[source]
 
     # -- for tests: whatever a result wrongly takes from elsewhere shows -------------------------------------------
 
     def shuffle(self, seed: int) -> None:
         """Hands out free blocks in a random order from now on."""
-        self._free += range(self._n_used, self.n_blocks)
-        self._n_used = self.n_blocks
+        self._free += range(self._n_touched, self.n_blocks)
+        self._n_touched = self.n_blocks
         np.random.default_rng(seed).shuffle(self._free)
 
     def poison(self, on: bool) -> None:
         """Fills blocks with NaN (in float16 and float32 alike) when they are freed, and the free ones now."""
         self._poison = on
         if on:
-            for block in [*self._free, *range(self._n_used, self.n_blocks)]:
+            for block in [*self._free, *range(self._n_touched, self.n_blocks)]:
                 self._fill_with_nan(block)
 
     def _fill_with_nan(self, block: int) -> None:

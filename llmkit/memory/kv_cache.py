@@ -1,62 +1,166 @@
-"""The KV cache: sequences over a pool of blocks. Where K and V lie in a block is `kv_layout`'s."""
+"""The KV cache: sequences over pools of blocks, one pool a kind of memory. Gives tokens cells, puts chains in place.
+
+Invariants: a block has one reference for each sequence whose chain lies in it; a block that several sequences lie in is
+never written; a sequence's chain is put in place by one assignment, and what comes before it changes nothing that any
+chain shows.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from llmkit.errors import ContextFullError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
+from llmkit.memory.chain import CELL, POS, ROTATED, TOKEN, Chain, Columns, Part, Run
+from llmkit.memory.kinds import MemoryLayout
 from llmkit.memory.kv_layout import KvLayout
+from llmkit.memory.operations import without
 from llmkit.memory.sequence import Sequence
+
+_SHORT = 64  # tokens: a part that cannot grow and is shorter is copied into its successor, so that parts stay few
+
+
+class _Tail(NamedTuple):
+    """Where new tokens of a chain go in one kind: into `block` (-1: none goes on), or a copy of `copied` (-1: none)."""
+
+    block: int
+    copied: int
 
 
 class KvCache:
-    """At least `n_ctx` cells in blocks, shared by any number of sequences."""
+    """At least `n_ctx` cells of each kind, shared by any number of sequences. n_positions: 0, or how many there are."""
 
-    def __init__(self, layout: KvLayout, n_ctx: int) -> None:
-        self.layout, self.n_ctx = layout, n_ctx
-        self.pool = BlockPool(layout.block_bytes, -(-n_ctx // BLOCK_CELLS))
+    def __init__(self, layout: MemoryLayout, n_ctx: int, n_positions: int = 0) -> None:
+        self.kinds, self.n_ctx, self.n_positions = layout.kinds, n_ctx, n_positions
+        n_blocks = -(-n_ctx // BLOCK_CELLS)
+        self.pools = [BlockPool(kind.layout.block_bytes, n_blocks) for kind in layout.kinds]
         self.sequences: set[Sequence] = set()
+
+    @property
+    def pool(self) -> BlockPool:
+        """The pool of the first kind."""
+        return self.pools[0]
+
+    @property
+    def layout(self) -> KvLayout:
+        """The layout of the first kind; types and sizes of a head are the same in all."""
+        return self.kinds[0].layout
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Each kind's window, 0 for one that keeps all tokens."""
+        return tuple(kind.window for kind in self.kinds)
 
     def new_sequence(self) -> Sequence:
         """An empty sequence."""
-        seq = Sequence()
+        seq = Sequence(len(self.kinds))
         self.sequences.add(seq)
         return seq
 
+    # -- new tokens -----------------------------------------------------------------------------------------------
+
+    def check_room(self, n_new: dict[Sequence, int]) -> None:
+        """ContextFullError unless so many new tokens fit into each sequence, all of them together."""
+        for seq, n in n_new.items():
+            total, last = seq.chain.n + n, seq.chain.pos_max + n
+            if total > self.n_ctx:
+                message = f"{total} tokens do not fit into a context of {self.n_ctx}"
+                raise ContextFullError(message, "choose a larger context (-c) or a shorter prompt")
+            if 0 < self.n_positions <= last:
+                message = f"position {last} does not exist: the model knows {self.n_positions}"
+                raise ContextFullError(message, "begin a new sequence")
+        for k, kind in enumerate(self.kinds):
+            if not kind.window:
+                self.pools[k].check_room(sum(self._n_blocks(seq.chain, k, n) for seq, n in n_new.items()))
+
+    def _n_blocks(self, chain: Chain, k: int, n: int) -> int:
+        """How many blocks of kind k n new tokens take."""
+        if n == 0:
+            return 0
+        first, last = chain.n // BLOCK_CELLS, (chain.n + n - 1) // BLOCK_CELLS
+        return last - first + 1 - (self._tail(chain, k).block >= 0)
+
+    def _tail(self, chain: Chain, k: int) -> _Tail:
+        """The block that the next cell continues, if that is nobody else's; else the one to begin with a copy of."""
+        n = chain.n % BLOCK_CELLS
+        if n == 0 or chain.gone[k] >= chain.n:
+            return _Tail(-1, -1)
+        run, _, stop = chain.parts[-1]
+        block, place = divmod(int(run.data[CELL + k, stop - 1]), BLOCK_CELLS)
+        shared = self.pools[k].n_refs(block) > 1
+        if place < n and not shared and (chain.sorted or self._is_highest(chain, k, block, place)):
+            return _Tail(block, -1)
+        if not shared or place != n - 1 or chain.gone[k] > chain.n - n:
+            return _Tail(-1, -1)
+        cells = chain.rows(chain.n - n, chain.n)[CELL + k]
+        return _Tail(-1, block if (cells == block * BLOCK_CELLS + np.arange(n)).all() else -1)
+
+    def _is_highest(self, chain: Chain, k: int, block: int, place: int) -> bool:
+        """Whether no token of the chain lies in the block behind this place."""
+        cells = chain.column(CELL + k)[chain.gone[k] :]
+        return not ((cells // BLOCK_CELLS == block) & (cells % BLOCK_CELLS > place)).any()
+
     def append(self, seq: Sequence, tokens: npt.NDArray[np.int32]) -> None:
-        """Gives `tokens` (int32 [n]) cells at the end of `seq`.
+        """Gives `tokens` (int32 [n]) the positions after the last, and cells.
 
-        They go to the sequence's last block where nobody else references it, else to new blocks, always to the cell
-        pos mod 32. ContextFullError, and nothing changed, when the context or the pool has no room.
+        A token that is the i-th of its sequence goes to place i mod 32 of a block: of the last one where nobody else
+        lies in it, else of a new one, which begins with a copy of the cells of the last that it continues.
+        ContextFullError, and nothing changed, when the context or a pool has no room.
         """
-        n = seq.n_tokens + tokens.size
-        if n > self.n_ctx:
-            message = f"{n} tokens do not fit into a context of {self.n_ctx}"
-            raise ContextFullError(message, "choose a larger context (-c) or a shorter prompt")
-        pos = np.arange(seq.n_tokens, n, dtype=np.int64)
-        first = seq.n_tokens // BLOCK_CELLS
-        blocks = self._own_tail(seq)
-        blocks += self.pool.allocate(-(-n // BLOCK_CELLS) - first - len(blocks))
-        cells = np.array(blocks, np.int64)[pos // BLOCK_CELLS - first] * BLOCK_CELLS + pos % BLOCK_CELLS
-        seq.append(tokens, cells)
+        chain, n = seq.chain, tokens.size
+        if n == 0:
+            return
+        self.check_room({seq: n})
+        for k, pool in enumerate(self.pools):
+            pool.check_room(self._n_blocks(chain, k, n))
+        tails = [self._tail(chain, k) for k in range(len(self.kinds))]
+        n_copied = chain.n % BLOCK_CELLS if any(tail.copied >= 0 for tail in tails) else 0
+        rows = np.empty((CELL + len(tails), n_copied + n), np.int64)
+        if n_copied:
+            rows[:, :n_copied] = chain.rows(chain.n - n_copied, chain.n)
+        new = rows[:, n_copied:]
+        new[TOKEN] = tokens
+        new[POS] = new[ROTATED] = np.arange(chain.pos_max + 1, chain.pos_max + 1 + n)
+        index = np.arange(chain.n, chain.n + n)
+        taken: list[list[int]] = []
+        for k, tail in enumerate(tails):
+            taken.append(self._take(chain, k, n, tail))
+            blocks = np.array([tail.block, *taken[-1]] if tail.block >= 0 else taken[-1], np.int64)
+            new[CELL + k] = blocks[index // BLOCK_CELLS - chain.n // BLOCK_CELLS] * BLOCK_CELLS + index % BLOCK_CELLS
+            if tail.copied >= 0:
+                rows[CELL + k, :n_copied] += (taken[-1][0] - tail.copied) * BLOCK_CELLS
+        if n_copied:
+            self.replace(seq, _joined(chain, n_copied, rows))
+            for k, blocks_taken in enumerate(taken):
+                self.pools[k].release(np.array(blocks_taken, np.int64))
+        else:
+            seq.chain = _joined(chain, 0, rows)
 
-    def _own_tail(self, seq: Sequence) -> list[int]:
-        """The block that the next cell continues, where there is one and it is nobody else's."""
-        if seq.n_tokens % BLOCK_CELLS == 0:
-            return []
-        block = int(seq.cells[-1]) // BLOCK_CELLS
-        return [block] if self.pool.n_refs(block) == 1 else []
+    def _take(self, chain: Chain, k: int, n: int, tail: _Tail) -> list[int]:
+        """New blocks of kind k for n new tokens."""
+        blocks = self.pools[k].allocate(self._n_blocks(chain, k, n))
+        if tail.copied >= 0:
+            self.pools[k].copy(np.array([tail.copied]), np.array(blocks[:1]))
+        return blocks
+
+    # -- putting chains in place ----------------------------------------------------------------------------------
+
+    def replace(self, seq: Sequence, chain: Chain) -> None:
+        """Puts another chain in place, and moves the references to its blocks."""
+        old = seq.chain
+        for k, pool in enumerate(self.pools):
+            pool.retain(chain.blocks(k))
+        seq.chain = chain
+        for k, pool in enumerate(self.pools):
+            pool.release(old.blocks(k))
 
     def truncate(self, seq: Sequence, n_tokens: int) -> None:
-        """Forgets the tokens of `seq` from `n_tokens` on and drops references to blocks that it no longer needs."""
-        before = seq.blocks
-        seq.truncate(n_tokens)
-        kept = set(seq.blocks)
-        for block in reversed(before):
-            if block not in kept:
-                self.pool.release(block)
+        """Forgets the tokens of `seq` from `n_tokens` on; RewindError where a window lacks what would be seen then."""
+        assert 0 <= n_tokens <= seq.n_tokens
+        self.replace(seq, without(seq.chain, n_tokens, seq.n_tokens, self.windows))
 
     def free(self, seq: Sequence) -> None:
         """Ends a sequence: all its references are dropped. One that was freed before is left alone."""
@@ -69,7 +173,22 @@ class KvCache:
 
     def recount(self) -> None:
         """Counts the references anew from the sequences: an interruption may have left a change half done."""
-        n_refs = np.zeros(self.pool.n_blocks, np.int32)
-        for seq in self.sequences:
-            n_refs[seq.blocks] += 1
-        self.pool.set_references(n_refs)
+        for k, pool in enumerate(self.pools):
+            n_refs = np.zeros(pool.n_blocks, np.int32)
+            for seq in self.sequences:
+                n_refs[seq.chain.blocks(k)] += 1
+            pool.set_references(n_refs)
+
+
+def _joined(chain: Chain, n_replaced: int, rows: Columns) -> Chain:
+    """The chain with `rows` in the place of its last n_replaced tokens and behind them."""
+    parts = chain.cut(0, chain.n - n_replaced) if n_replaced else chain.parts
+    if parts and not n_replaced:
+        run, start, stop = parts[-1]
+        if run.n == stop:
+            run.extend(rows)
+            return Chain((*parts[:-1], Part(run, start, run.n)), chain.gone, chain.sorted, chain.turned)
+    if parts and parts[-1].stop - parts[-1].start < _SHORT:
+        run, start, stop = parts[-1]
+        rows, parts = np.concatenate([run.data[:, start:stop], rows], axis=1), parts[:-1]
+    return Chain((*parts, Part(Run(rows), 0, rows.shape[1])), chain.gone, chain.sorted, chain.turned)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
+
+Kept = dict[Any, npt.NDArray[np.int64]]
 
 
 class PlanInputs:
@@ -21,6 +26,7 @@ class PlanInputs:
         self.positions, self.blocks, self.cells, self.out_rows = np.zeros((4, n_rows_max), np.int64)
         self._partials, self._done = np.zeros(0, np.float32), np.zeros(0, np.int64)
         self._units = np.zeros(0, np.int64)
+        self._columns: Kept = {}
 
     @property
     def n_tokens_address(self) -> int:
@@ -52,6 +58,11 @@ class PlanInputs:
             self._done = np.zeros(n_counters, np.int64)
         self.counts[3] = self._partials.ctypes.data
         return self._done.ctypes.data
+
+    def keep(self, columns: Kept) -> Kept:
+        """Holds the columns that units point into until the next run."""
+        self._columns = columns
+        return columns
 
     def set_units(self, units: npt.NDArray[np.int64]) -> None:
         """Takes attention's units of work, int64 [n, UNIT]."""
