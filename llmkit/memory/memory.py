@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def rewind(self) -> Literal["any", "points", "none"]:
-        """Where a sequence can be cut back to: anywhere, or (with windows) where all that is seen from is still held."""
+        """Where a sequence can be cut back to: anywhere, or (with windows) where all that is seen is still held."""
         return "points" if any(self._windows) else "any"
 
     def sequence(self, seq_id: int) -> Sequence:

@@ -36,6 +36,12 @@ class Sequence:
         return self.chain.column(CELL).copy()
 
     @property
+    def blocks(self) -> list[int]:
+        """Blocks of the first kind, each once, sorted."""
+        blocks: list[int] = self.chain.blocks(0).tolist()
+        return blocks
+
+    @property
     def extents(self) -> list[Extent]:
         """The cells as runs within blocks."""
         return self.chain.extents()
