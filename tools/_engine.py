@@ -4,7 +4,7 @@ Owns the order of opening and what is said about it. Knows nothing of what the c
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,15 +32,26 @@ class Engine:
 
 @contextmanager
 def open_engine(
-    model_name: str | None, params: ContextParams, timings: "Timings", *, needs_text: bool
+    model_name: str | None,
+    params: ContextParams,
+    timings: "Timings",
+    *,
+    needs_text: bool,
+    overrides: Sequence[str] = (),
+    fit: "Callable[[Model, Tokenizer | None], ContextParams] | None" = None,
 ) -> "Iterator[Engine]":
     """The model that `-m` means, ready to decode; it is closed at the end.
+
+    overrides: `--override-kv`'s texts. fit: gives the context's parameters where they depend on the model or on how
+    it reads a text; `params` counts until then.
 
     Counts importing the engine, which loads its compiled kernels, as `kernels`, and the rest as `load`. A tokenizer
     that does not work is an error if the command needs texts, else None.
     """
     from llmkit.files.models_table import resolve_model
+    from llmkit.files.overrides import parse_overrides
 
+    values = parse_overrides(overrides)
     path = resolve_model(model_name)
     began = time.perf_counter()
     _announce_kernels()
@@ -52,10 +63,14 @@ def open_engine(
     began = time.perf_counter()
     n_threads = params.n_threads if params.n_threads > 0 else default_threads()
     with _packing() as progress:
-        model = load_model(path, n_threads=n_threads, progress=progress)
+        model = load_model(path, n_threads=n_threads, progress=progress, overrides=values)
+    for key in model.added_keys:
+        report.warning(f"--override-kv: the file has no {key}; it is added")
     if model.packed is not None and model.packed.not_kept:
         report.note(f"the weights are packed at every start: {model.packed.not_kept}")
     tokenizer = _tokenizer(model, needs_text)
+    if fit is not None:
+        params = fit(model, tokenizer)
     with Context(model, params) as ctx:
         timings.load_s = time.perf_counter() - began
         _tell(model, ctx, params)

@@ -10,6 +10,14 @@ import typer
 ModelOption = Annotated[
     str | None, typer.Option("-m", "--model", metavar="PATH|NAME", help="A model file, or the name of a pulled model.")
 ]
+OverrideOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override-kv",
+        metavar="KEY=TYPE:VALUE",
+        help="Metadata to use instead of the file's; TYPE is int, float, bool or str; several: again, or ,",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
 VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
 QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing on stderr but warnings and errors.")]

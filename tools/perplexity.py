@@ -20,6 +20,7 @@ from ._interrupt import Interruption
 from ._options import (
     JsonOption,
     ModelOption,
+    OverrideOption,
     QuietOption,
     ThreadsOption,
     TypeKOption,
@@ -59,6 +60,7 @@ class PerplexityRequest:
     task: str | None = None
     n_tasks: int = 0
     context: ContextParams = field(default_factory=ContextParams)
+    overrides: list[str] = field(default_factory=list)
     as_json: bool = False
 
 
@@ -102,6 +104,7 @@ def perplexity_cli(
     winogrande_tasks: Annotated[int, _tasks_option("winogrande")] = N_TASKS["winogrande"],
     multiple_choice: Annotated[bool, _task_option("multiple-choice", "multiple-choice")] = False,
     multiple_choice_tasks: Annotated[int, _tasks_option("multiple-choice")] = N_TASKS["multiple-choice"],
+    overrides: OverrideOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
@@ -127,7 +130,7 @@ def perplexity_cli(
     return perplexity(
         PerplexityRequest(
             model, file, n_ctx, n_chunks, stride, output_type, base, kl_divergence, task,
-            asked[task][1] if task else 0, context, as_json,
+            asked[task][1] if task else 0, context, overrides or [], as_json,
         )
     )  # fmt: skip
 
@@ -168,7 +171,7 @@ def _open(
     from llmkit.engine.timings import Timings
 
     params = replace(request.context, n_ctx=options.cells(n_seq, length))
-    return open_engine(request.model, params, Timings(), needs_text=needs_text)
+    return open_engine(request.model, params, Timings(), needs_text=needs_text, overrides=request.overrides)
 
 
 def _tokenizer(engine: Engine) -> "Tokenizer":

@@ -37,6 +37,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     display_prompt: bool = True
     as_json: bool = False
+    overrides: list[str] = field(default_factory=list)
 
 
 def run_cli(
@@ -61,6 +62,7 @@ def run_cli(
     display_prompt: options.DisplayPromptOption = True,
     as_json: options.JsonOption = False,
     n_logprobs: options.LogprobsOption = None,
+    overrides: options.OverrideOption = None,
     verbose: options.VerboseOption = False,
     quiet: options.QuietOption = False,
 ) -> int:
@@ -71,8 +73,11 @@ def run_cli(
     context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v)
     sampling = SamplingParams(seed, temp, top_k, top_p, min_p, ignore_eos)
     return run(
-        Request(model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, display_prompt, as_json)
-    )
+        Request(
+            model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, display_prompt, as_json,
+            overrides or [],
+        )
+    )  # fmt: skip
 
 
 def run(request: Request) -> int:
@@ -85,7 +90,9 @@ def run(request: Request) -> int:
     params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
-    with open_engine(request.model, request.context, timings, needs_text=request.ids is None) as engine:
+    with open_engine(
+        request.model, request.context, timings, needs_text=request.ids is None, overrides=request.overrides
+    ) as engine:
         generation = _prepare(engine, request, prompt, params, timings)
         tokens = _complete(engine, request, prompt, generation)
         _show_end(engine, request, generation, tokens)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llmkit.files.atomic import write_atomic
 from llmkit.files.cache_dir import cache_root
+from llmkit.files.gguf_values import Entry
 
 _CHUNK = 1 << 22
 
@@ -55,3 +56,17 @@ def _of_file(path: Path) -> str:
     with suppress(OSError):  # a cache that cannot be written only costs time
         write_atomic(record, json.dumps({"identity": identity, "sha256": digest.hexdigest()}).encode())
     return digest.hexdigest()
+
+
+def overridden_fingerprint(digest: str, overrides: dict[str, Entry]) -> str:
+    """The identity of a file with the fingerprint `digest` whose metadata are overridden: 64 hex digits.
+
+    Every part stands behind its length, so that no two sets of values read alike.
+    """
+    parts = [bytes.fromhex(digest)]
+    for key, entry in sorted(overrides.items()):
+        parts += [key.encode("utf-8", "surrogateescape"), entry.kind.encode(), bytes(entry.raw)]
+    whole = hashlib.sha256(b"llmkit-overrides")
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little") + part)
+    return whole.hexdigest()

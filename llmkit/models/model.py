@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 from llmkit.files.gguf_reader import GgufFile, open_gguf
+from llmkit.files.gguf_values import Entry
+from llmkit.files.overrides import lay_over
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.models.config import Config, read_config
 from llmkit.models.family import Family
-from llmkit.models.fingerprint import fingerprint
+from llmkit.models.fingerprint import fingerprint, overridden_fingerprint
 from llmkit.models.graph import Graph
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.packed import PackedWeights, Progress, load_packed
@@ -25,8 +27,12 @@ assert PLAN_FIELDS
 class Model:
     """A model whose tensors have all been checked. Contexts share it; it owns the mapped file and the tiles."""
 
-    def __init__(self, gguf: GgufFile, config: Config, weights: Weights, kind: Family) -> None:
+    def __init__(
+        self, gguf: GgufFile, config: Config, weights: Weights, kind: Family, overrides: dict[str, Entry]
+    ) -> None:
         self.gguf, self.config, self.weights, self._family = gguf, config, weights, kind
+        self._overrides = overrides
+        self.added_keys: list[str] = []
         self.packed: PackedWeights | None = None
 
     @property
@@ -58,22 +64,36 @@ class Model:
         return graph, Transformer(graph, self._family, self.config, self.weights, n_ctx).build()
 
     def fingerprint(self) -> str:
+        """SHA-256 of the file; of that and the metadata laid over it, where there is any."""
+        digest = self.file_fingerprint()
+        return digest if not self._overrides else overridden_fingerprint(digest, self._overrides)
+
+    def file_fingerprint(self) -> str:
         """SHA-256 of the file (of the digests of all parts, where it is split)."""
         return fingerprint(self.gguf.paths)
 
 
-def load_model(path: str | os.PathLike[str], *, n_threads: int = 2, progress: Progress | None = None) -> Model:
+def load_model(
+    path: str | os.PathLike[str],
+    *,
+    n_threads: int = 2,
+    progress: Progress | None = None,
+    overrides: dict[str, Entry] | None = None,
+) -> Model:
     """Opens and checks a GGUF file and packs its matrices (or maps them, packed before).
 
-    progress(done, total): bytes packed. Errors: ModelFileError's subclasses, UnsupportedError for what does not run.
+    progress(done, total): bytes packed. overrides: metadata laid over the file's (files/overrides.py). Errors:
+    ModelFileError's subclasses, UnsupportedError for what does not run, UsageError for what cannot be overridden.
     """
     gguf = open_gguf(Path(path))
+    added = lay_over(gguf, overrides or {})
     kind = family(gguf.str("general.architecture"))
     weights = Weights(gguf)
     config = read_config(gguf, weights.n_vocab(), kind)
-    model = Model(gguf, config, weights, kind)
+    model = Model(gguf, config, weights, kind, overrides or {})
+    model.added_keys = added
     # First builds, of which nothing is run, ask for every tensor and so check them all: those of any context's size.
     for n_ctx in (1, config.n_ctx_train):
         model.build(PlanInputs(1), model.layout("f32", "f32"), 0, n_ctx)
-    model.packed = load_packed(weights.matrices.values(), model.fingerprint, n_threads, progress)
+    model.packed = load_packed(weights.matrices.values(), model.file_fingerprint, n_threads, progress)
     return model

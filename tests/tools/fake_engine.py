@@ -1,6 +1,6 @@
 """A model for the tests of `llmkit run`: bytes are tokens, and the answer is written down beforehand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -74,7 +74,13 @@ class FakeEngine:
 
     @contextmanager
     def open(
-        self, model_name: str | None, params: ContextParams, timings: Timings, *, needs_text: bool
+        self,
+        model_name: str | None,
+        params: ContextParams,
+        timings: Timings,
+        *,
+        needs_text: bool,
+        overrides: Sequence[str] = (),
     ) -> Iterator[run_module.Engine]:
         self.models.append(model_name)
         self.params.append(params)
