@@ -60,7 +60,7 @@ def check_range(name: str, value: float, low: float, high: float | None, hint: s
     raise UsageError(f"{name} is {value}; {wanted} is expected", f"{hint[0].upper()}{hint[1:]}.")
 
 
-KV_TYPES = ("f32", "f16")
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
 @dataclass(frozen=True)

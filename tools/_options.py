@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from llmkit.params import KV_TYPES
+
 ModelOption = Annotated[
     str | None, typer.Option("-m", "--model", metavar="PATH|NAME", help="A model file, or the name of a pulled model.")
 ]
@@ -59,11 +61,12 @@ BatchOption = Annotated[int, typer.Option("-b", "--batch-size", metavar="N", hel
 UbatchOption = Annotated[
     int, typer.Option("-ub", "--ubatch-size", metavar="N", help="Tokens computed in one pass; Ctrl-C waits for a pass.")
 ]
+_KV_TYPES = f"{', '.join(KV_TYPES[:-1])} or {KV_TYPES[-1]}"
 TypeKOption = Annotated[
-    str, typer.Option("-ctk", "--cache-type-k", metavar="TYPE", help="How keys are kept: f16 or f32.")
+    str, typer.Option("-ctk", "--cache-type-k", metavar="TYPE", help=f"How keys are kept: {_KV_TYPES}.")
 ]
 TypeVOption = Annotated[
-    str, typer.Option("-ctv", "--cache-type-v", metavar="TYPE", help="How values are kept: f16 or f32.")
+    str, typer.Option("-ctv", "--cache-type-v", metavar="TYPE", help="How values are kept: one of these too.")
 ]
 
 # Sampling

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmkit.kernels.activation_tile import F32
+from llmkit.kernels.kv_types.registry import BLOCK_CELLS, head_bytes
 
 if TYPE_CHECKING:
     from llmkit.bench.cases import Case
@@ -75,6 +76,6 @@ def _tokens_seen(config: Config, n_before: int, n: int) -> int:
 def _kv_bytes(model: Model, case: Case) -> int:
     """K and V that the generated tokens read; a prompt's tokens share what they read, which is little."""
     n_before = case.n_depth + case.n_prompt
-    n_bytes = {"f32": 4, "f16": 2}
-    width = model.config.n_head_kv * model.config.head_dim * (n_bytes[case.type_k] + n_bytes[case.type_v])
-    return width * _tokens_seen(model.config, n_before, case.n_gen)
+    config = model.config
+    of_head = sum(head_bytes(name, config.head_dim) // BLOCK_CELLS for name in (case.type_k, case.type_v))
+    return config.n_head_kv * of_head * _tokens_seen(config, n_before, case.n_gen)

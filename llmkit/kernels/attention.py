@@ -13,10 +13,12 @@ from llmkit.kernels.attention_memory import (
     FIELDS,
     FIRST_ROW,
     GROUP,
+    HADAMARD,
     HEAD_DIM,
     MAX_QUERIES,
     N_HEAD,
     N_HEAD_KV,
+    N_ROT_V,
     N_SPANS,
     NEG_INF,
     PARTIAL,
@@ -57,6 +59,7 @@ from llmkit.simd.ops import (
     arg,
     atomic_store,
     bits_to_f32,
+    call_cells,
     copy_bytes,
     exp,
     fetch_add,
@@ -188,7 +191,7 @@ def _attend_span(args, unit, head, base, n, span):
         k, v = load_tile(args, base, arg(unit, UNIT_CELLS) + 8 * first, min(TILE, last + 1 - first), head)
         following = first + TILE
         if following <= last:
-            prefetch_tile(args, arg(unit, UNIT_CELLS) + 8 * following, min(TILE, last + 1 - following), head)
+            prefetch_tile(args, arg(unit, UNIT_CELLS) + 8 * following, head)
         for quad in range((n + GROUP - 1) // GROUP):
             _attend_group(args, unit, head, base, quad, n, first, k, v)
 
@@ -215,13 +218,15 @@ def merge(m, l, o, part_m, part_l, part_o, v_dim):  # noqa: E741
 
 @helper
 def _finish(args, row, query_head, maximum, total, o):
-    """y = o / sum, without the columns that fill v_dim up."""
+    """y = o / sum, without the columns that fill v_dim up; where values were transformed, back again."""
     y = arg(args, Y) + row * arg(args, Y_STRIDE) + 4 * query_head * arg(args, HEAD_DIM)
     scale = 1.0 / load_f32(total)
     if arg(args, SINKS) != 0:
         scale = apply_sink(arg(args, SINKS), query_head, maximum, total)
     for d in range(arg(args, HEAD_DIM)):
         store_f32(y + 4 * d, load_f32(o + 4 * d) * scale)
+    if arg(args, N_ROT_V) != 0:
+        call_cells(arg(args, HADAMARD), y, arg(args, HEAD_DIM), arg(args, N_ROT_V), 0, 0)
 
 
 @helper

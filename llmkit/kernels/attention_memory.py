@@ -1,20 +1,12 @@
-"""Attention's argument block, a thread's scratch memory, and tiles of K and V brought into it as float32."""
+"""Attention's argument block, a thread's scratch memory, and tiles of K and V brought into it as float32.
+
+Knows no KV type: how cells are read is the business of the functions in the argument block (kernels.kv_types).
+"""
 
 from __future__ import annotations
 
 from llmkit.kernels.jit import helper
-from llmkit.simd.ops import (
-    arg,
-    copy_bytes,
-    f16_bits_to_f32,
-    load_f32,
-    load_i64,
-    load_u16,
-    prefetch,
-    store_f32,
-    vload_f16,
-    vstore,
-)
+from llmkit.simd.ops import arg, call_cells, copy_bytes, load_i64, prefetch
 
 TILE, SPAN, GROUP = 32, 256, 4
 NEG_INF = float("-inf")
@@ -22,6 +14,8 @@ NEG_INF = float("-inf")
 # q, y: float32 rows. units: address of the address of int64 [n_units][UNIT]; unit_count: address of their number.
 # scratch: scratch_bytes a thread. window: tokens a query sees, itself included; 0 is all. cap: float32 bits, slopes and
 # sinks: addresses, see attention_scores; 0 for none.
+# k_load, v_load: addresses of the types' functions (jit.cells); k_head_bytes, v_head_bytes: of one head in a block.
+# hadamard: address of what transforms the outputs back, n_rot_v values at a time, where n_rot_v is not 0.
 # partials: address of the address where units of one span leave (m, l, o) of each row and head.
 FIELDS = (
     "counter",
@@ -38,8 +32,12 @@ FIELDS = (
     "window",
     "k_offset",
     "v_offset",
-    "k_type",
-    "v_type",
+    "k_load",
+    "v_load",
+    "k_head_bytes",
+    "v_head_bytes",
+    "hadamard",
+    "n_rot_v",
     "units",
     "unit_count",
     "block_addresses",
@@ -64,8 +62,12 @@ FIELDS = (
     WINDOW,
     K_OFFSET,
     V_OFFSET,
-    K_TYPE,
-    V_TYPE,
+    K_LOAD,
+    V_LOAD,
+    K_HEAD_BYTES,
+    V_HEAD_BYTES,
+    HADAMARD,
+    N_ROT_V,
     UNITS,
     UNIT_COUNT,
     BLOCK_ADDRESSES,
@@ -76,7 +78,7 @@ FIELDS = (
     CAP,
     SLOPES,
     SINKS,
-) = range(2, 26)
+) = range(2, 30)
 
 # A unit of work: rows first_row .. first_row + n_rows of one sequence, the first at position pos; cells: address of the
 # sequence's int64 cells (block number * 32 + cell); span: the only span to do, or -1 for all;
@@ -88,8 +90,8 @@ UNIT = 8
 
 
 def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
-    """Bytes a thread needs: q, K and V of a tile, scores, maxima and sums, two sets of outputs."""
-    n = max_queries * (head_dim + 2 * v_dim + 4) + TILE * (head_dim + v_dim) + GROUP * TILE
+    """Bytes a thread needs: q, K and V of a tile, K of a block, scores, maxima and sums, two sets of outputs."""
+    n = max_queries * (head_dim + 2 * v_dim + 4) + TILE * (2 * head_dim + v_dim) + GROUP * TILE
     return (4 * n + _STEP_BYTES + 4095) // 4096 * 4096
 
 
@@ -109,8 +111,13 @@ def _v_tile(args, base):
 
 
 @helper
-def scores_at(args, base):
+def _k_block(args, base):
     return _v_tile(args, base) + 4 * TILE * arg(args, V_DIM)
+
+
+@helper
+def scores_at(args, base):
+    return _k_block(args, base) + 4 * TILE * arg(args, HEAD_DIM)
 
 
 @helper
@@ -124,79 +131,60 @@ def state_at(args, base, total):
 
 
 @helper
-def _copy_values(source, kind, target, n):
-    """n values (a multiple of 16) as float32."""
-    if kind == 0:
-        copy_bytes(target, source, 4 * n)
-    else:
-        for i in range(0, n, 16):
-            vstore(target + 4 * i, vload_f16(source + 2 * i))
-
-
-@helper
-def _load_value(source, kind, index):
-    if kind == 0:
-        return load_f32(source + 4 * index)
-    return f16_bits_to_f32(load_u16(source + 2 * index))
-
-
-@helper
-def _gather_k(args, k, tile, cell, t):
-    """One cell's K into column t of the tile."""
-    for d in range(arg(args, HEAD_DIM)):
-        store_f32(tile + 4 * (TILE * d + t), _load_value(k, arg(args, K_TYPE), TILE * d + cell))
-
-
-@helper
-def _is_whole(cells, n):
-    """Whether the n cells are the first n of one block, in order."""
+def _run_of(cells, n):
+    """How many of the n >= 1 cells follow each other in one block, from the first on."""
     first = load_i64(cells)
-    if first & (TILE - 1):
-        return False
-    for t in range(1, n):  # noqa: SIM110
+    n = min(n, TILE - (first & (TILE - 1)))
+    for t in range(1, n):
         if load_i64(cells + 8 * t) != first + t:
-            return False
-    return True
+            return t
+    return n
 
 
 @helper
 def _head_addresses(args, block, head):
     """K and V of a head in the block with this number."""
     address = load_i64(arg(args, BLOCK_ADDRESSES) + 8 * block)
-    k_bytes, v_bytes = 4 - 2 * arg(args, K_TYPE), 4 - 2 * arg(args, V_TYPE)
-    k = address + arg(args, K_OFFSET) + head * TILE * arg(args, HEAD_DIM) * k_bytes
-    return k, address + arg(args, V_OFFSET) + head * TILE * arg(args, V_DIM) * v_bytes
+    k = address + arg(args, K_OFFSET) + head * arg(args, K_HEAD_BYTES)
+    return k, address + arg(args, V_OFFSET) + head * arg(args, V_HEAD_BYTES)
+
+
+@helper
+def _load_run(args, base, cell, t, n, head):
+    """n cells of one block into columns (K) and rows (V) t .. t + n of the tile."""
+    head_dim, v_dim, first = arg(args, HEAD_DIM), arg(args, V_DIM), cell & (TILE - 1)
+    k, v = _head_addresses(args, cell >> 5, head)
+    source = call_cells(arg(args, K_LOAD), k, head_dim, first, n, _k_block(args, base)) + 4 * first
+    target = _k_tile(args, base) + 4 * t
+    for d in range(head_dim):
+        copy_bytes(target + 4 * TILE * d, source + 4 * TILE * d, 4 * n)
+    target = _v_tile(args, base) + 4 * t * v_dim
+    rows = call_cells(arg(args, V_LOAD), v, v_dim, first, n, target)
+    if rows != target:
+        copy_bytes(target, rows, 4 * n * v_dim)
 
 
 @helper
 def load_tile(args, base, cells, n, head):
     """n cells' K and V as float32; the addresses of both. Columns of K from n on hold anything."""
-    v_dim, v_type = arg(args, V_DIM), arg(args, V_TYPE)
-    k_tile, v_tile = _k_tile(args, base), _v_tile(args, base)
-    if _is_whole(cells, n):
-        k, v = _head_addresses(args, load_i64(cells) >> 5, head)
-        if arg(args, K_TYPE) == 0:
-            k_tile = k
-        else:
-            _copy_values(k, 1, k_tile, TILE * arg(args, HEAD_DIM))
-        if v_type == 0:
-            v_tile = v
-        else:
-            _copy_values(v, 1, v_tile, n * v_dim)
-    else:
-        for t in range(n):
-            cell = load_i64(cells + 8 * t)
-            k, v = _head_addresses(args, cell >> 5, head)
-            _gather_k(args, k, k_tile, cell & 31, t)
-            _copy_values(v + (cell & 31) * v_dim * (4 - 2 * v_type), v_type, v_tile + 4 * t * v_dim, v_dim)
+    k_tile, v_tile, cell = _k_tile(args, base), _v_tile(args, base), load_i64(cells)
+    if cell & (TILE - 1) == 0 and _run_of(cells, n) == n:
+        k, v = _head_addresses(args, cell >> 5, head)
+        k_tile = call_cells(arg(args, K_LOAD), k, arg(args, HEAD_DIM), 0, n, k_tile)
+        return k_tile, call_cells(arg(args, V_LOAD), v, arg(args, V_DIM), 0, n, v_tile)
+    t = 0
+    while t < n:
+        run = _run_of(cells + 8 * t, n - t)
+        _load_run(args, base, load_i64(cells + 8 * t), t, run, head)
+        t += run
     return k_tile, v_tile
 
 
 @helper
-def prefetch_tile(args, cells, n, head):
-    """Asks for a tile's K and V, if its cells lie in one block: blocks are scattered, no hardware guesses the next."""
+def prefetch_tile(args, cells, head):
+    """Asks for K and V of the first cell's block: blocks are scattered, no hardware guesses the next."""
     k, v = _head_addresses(args, load_i64(cells) >> 5, head)
-    for at in range(0, TILE * arg(args, HEAD_DIM) * (4 - 2 * arg(args, K_TYPE)), 64):
+    for at in range(0, arg(args, K_HEAD_BYTES), 64):
         prefetch(k + at)
-    for at in range(0, n * arg(args, V_DIM) * (4 - 2 * arg(args, V_TYPE)), 64):
+    for at in range(0, arg(args, V_HEAD_BYTES), 64):
         prefetch(v + at)

@@ -20,6 +20,7 @@ from llmkit.kernels.kernel_cache import compiled_before as compiled_before
 i64, i32, f32 = types.int64, types.int32, types.float32
 _KERNEL = types.void(i64, i64, i64)
 _TILE = types.void(*[i64] * 8)
+_CELLS = i64(*[i64] * 5)
 
 Function = Callable[..., Any]
 
@@ -50,6 +51,17 @@ def tile(function: Function) -> Any:
 def block(function: Function) -> Any:
     """What packs or dequantises one block: `void(source, target, row)`."""
     return _compiled(function, _KERNEL)
+
+
+def cells(function: Function) -> Any:
+    """What a KV type does to cells of one head of a block, `int64(int64 x 5)`.
+
+    load_k(head, n_dims, first, n, target): n cells from `first` on as float32 [n_dims][32]; other columns are anything.
+    load_v(head, n_dims, first, n, target): the same as float32 [n][n_dims]. Both give the address where the values are:
+    `target`, or where they lie already. store_k, store_v(head, n_dims, cell, source, n_valid): float32 [n_valid] into a
+    cell, zeros from there to n_dims (values only).
+    """
+    return _compiled(function, _CELLS)
 
 
 def entry(signature: Any) -> Callable[[Function], Any]:

@@ -26,8 +26,8 @@ _KEEP_SECONDS = 30 * 24 * 3600
 def _source_hash() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for folder in ("simd", "kernels", "quants"):
-        for file in sorted((_PACKAGE / folder).glob("*.py")):
-            digest.update(file.name.encode())
+        for file in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(file.relative_to(_PACKAGE).as_posix().encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

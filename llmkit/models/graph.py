@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmkit.kernels import activation, attention, experts, norm, quantize, rope, rows
+from llmkit.kernels import activation, attention, experts, kv_store, norm, quantize, rope, rows
 from llmkit.kernels import activation_tile as at
 from llmkit.kernels import matmul as mm
 from llmkit.kernels import matmul_experts as me
-from llmkit.memory.kv_layout import TYPE_CODES, KvLayout
+from llmkit.kernels.kv_types.registry import hadamard_address, kv_type
+from llmkit.memory.kv_layout import KvLayout
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.values import Op, Slots, Value, row_stride
 from llmkit.models.weights import Matrix
@@ -258,14 +259,23 @@ class Graph:
         """Rotates q in place, and k on its way into the cells, with v; without a table nothing is rotated."""
         kv, inputs = self.layout, self.inputs
         reads = [q, k, v] if table is None else [q, k, v, table]
+        writes = [q, k, self.kv] if kv.n_rot_v == 0 else [q, k, v, self.kv]
         self._add(
-            "rope_store", rope.rope_store, rope.STORE_FIELDS, reads, [q, k, self.kv],
+            "rope_store", kv_store.rope_store, kv_store.FIELDS, reads, writes,
             q=q, q_stride=q.stride, k=k, v=v, kv_stride=k.stride, n_head=q.n_cols // kv.head_dim,
-            n_head_kv=kv.n_head_kv, head_dim=kv.head_dim, n_rot=table.n_cols if table else 0,
-            interleaved=int(interleaved), table=table or 0,
-            blocks=inputs.blocks.ctypes.data, cells=inputs.cells.ctypes.data,
-            k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer),
-            k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v], v_dim=kv.v_dim,
+            n_rot=table.n_cols if table else 0, interleaved=int(interleaved), table=table or 0,
+            blocks=inputs.blocks.ctypes.data, cells=inputs.cells.ctypes.data, n_rot_k=kv.n_rot_k,
+            k_store=kv_type(kv.type_k).store_k, v_store=kv_type(kv.type_v).store_v, **self._cells_of(layer),
+        )  # fmt: skip
+
+    def _cells_of(self, layer: int) -> dict[str, int]:
+        """Where the layer's K and V lie in a block, for the kernels that read and write them."""
+        kv = self.layout
+        return dict(
+            n_head_kv=kv.n_head_kv, head_dim=kv.head_dim, v_dim=kv.v_dim,
+            k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer), k_head_bytes=kv.k_head_bytes,
+            v_head_bytes=kv.v_head_bytes, n_rot_v=kv.n_rot_v,
+            hadamard=hadamard_address() if kv.n_rot_k or kv.n_rot_v else 0,
         )  # fmt: skip
 
     def attention(
@@ -280,11 +290,9 @@ class Graph:
         n_head = q.n_cols // kv.head_dim
         queries = max_queries(n_head, kv.n_head_kv, kv.head_dim)
         out = self._value("attn", q.n_cols)
-        args = dict(
-            q=q, q_stride=q.stride, y=out, y_stride=out.stride, n_head=n_head, n_head_kv=kv.n_head_kv,
-            head_dim=kv.head_dim, v_dim=kv.v_dim, scale=float_bits(scale), window=window,
-            k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer),
-            k_type=TYPE_CODES[kv.type_k], v_type=TYPE_CODES[kv.type_v],
+        args: dict[str, Any] = dict(
+            q=q, q_stride=q.stride, y=out, y_stride=out.stride, n_head=n_head, scale=float_bits(scale), window=window,
+            k_load=kv_type(kv.type_k).load_k, v_load=kv_type(kv.type_v).load_v, **self._cells_of(layer),
             units=inputs.units_address, unit_count=inputs.n_units_address, block_addresses=self.block_addresses,
             scratch=SCRATCH, scratch_bytes=attention.scratch_bytes(queries, kv.head_dim, kv.v_dim),
             max_queries=queries, partials=inputs.partials_address, cap=float_bits(softcap), slopes=slopes, sinks=sinks,

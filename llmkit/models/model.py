@@ -9,7 +9,7 @@ from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.files.gguf_values import Entry
 from llmkit.files.overrides import lay_over
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
-from llmkit.memory.kv_layout import KvLayout
+from llmkit.memory.kv_layout import KvLayout, rotation_wanted
 from llmkit.models.config import Config, read_config
 from llmkit.models.family import Family
 from llmkit.models.fingerprint import fingerprint, overridden_fingerprint
@@ -51,7 +51,7 @@ class Model:
     def layout(self, type_k: str, type_v: str) -> KvLayout:
         """How this model's K and V lie in a block."""
         config = self.config
-        return KvLayout(config.n_layer, config.n_head_kv, config.head_dim, type_k, type_v)
+        return KvLayout(config.n_layer, config.n_head_kv, config.head_dim, type_k, type_v, rotation_wanted())
 
     @property
     def n_positions(self) -> int:

@@ -94,8 +94,11 @@ class Emitter:
 
     def round_to_int(self, value: Value) -> Value:
         """float32 lanes to int32, nearest even; NaN gives 0, what is out of range the nearest int32."""
-        rounded = self.intrinsic("llvm.rint.v16f32", F32X16, [value])
-        return self.intrinsic("llvm.fptosi.sat.v16i32.v16f32", I32X16, [rounded])
+        return self.truncate_to_int(self.intrinsic("llvm.rint.v16f32", F32X16, [value]))
+
+    def truncate_to_int(self, value: Value) -> Value:
+        """float32 lanes to int32, towards zero; NaN gives 0, what is out of range the nearest int32."""
+        return self.intrinsic("llvm.fptosi.sat.v16i32.v16f32", I32X16, [value])
 
     def maximum(self, a: Value, b: Value) -> Value:
         """Maximum; NaN where either is NaN."""
@@ -136,6 +139,15 @@ class Emitter:
         half = b.select(b.icmp_unsigned(">=", magnitude, c(0x47800000)), c(0x7C00), half)
         half = b.select(b.icmp_unsigned(">", magnitude, c(0x7F800000)), nan, half)
         return b.trunc(b.or_(half, b.lshr(sign, c(16))), I16X16)
+
+    def f32_to_bf16(self, value: Value) -> Value:
+        """16 float32 to bfloat16 bit patterns, nearest even; NaN stays NaN."""
+        b, c = self.b, lambda v: self.const(I32X16, v)
+        bits = b.bitcast(value, I32X16)
+        odd = b.and_(b.lshr(bits, c(16)), c(1))
+        rounded = b.lshr(b.add(bits, b.add(odd, c(0x7FFF))), c(16))
+        nan = b.or_(b.lshr(bits, c(16)), c(64))
+        return b.trunc(b.select(b.fcmp_unordered("uno", value, value), nan, rounded), I16X16)
 
     # -- reductions: fixed trees, upper half onto lower -----------------------------------------------------------
 

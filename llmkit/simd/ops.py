@@ -87,6 +87,12 @@ def f32_to_f16_bits(e: em.Emitter, value: Value) -> Value:
     return e.b.zext(e.b.extract_element(e.f32_to_f16(e.splat(value)), em.I32(0)), em.I32)
 
 
+@operation(i32, f32)
+def f32_to_bf16_bits(e: em.Emitter, value: Value) -> Value:
+    """float32 to the bfloat16 pattern, nearest even."""
+    return e.b.zext(e.b.extract_element(e.f32_to_bf16(e.splat(value)), em.I32(0)), em.I32)
+
+
 @operation(f32, i32)
 def bits_to_f32(e: em.Emitter, bits: Value) -> Value:
     return e.b.bitcast(bits, em.F32)
@@ -108,6 +114,12 @@ def vload_f16(e: em.Emitter, address: Value) -> Value:
 
 
 @operation(f32x16, i64)
+def vload_bf16(e: em.Emitter, address: Value) -> Value:
+    """16 bfloat16 values as float32."""
+    return e.load_bf16(address)
+
+
+@operation(f32x16, i64)
 def vload_u16(e: em.Emitter, address: Value) -> Value:
     """16 unsigned 16-bit numbers as float32, exact."""
     return e.to_float(e.b.zext(e.load(em.I16X16, address), em.I32X16))
@@ -121,6 +133,11 @@ def vstore(e: em.Emitter, address: Value, value: Value) -> None:
 @operation(void, i64, f32x16)
 def vstore_f16(e: em.Emitter, address: Value, value: Value) -> None:
     e.store(e.f32_to_f16(value), address)
+
+
+@operation(void, i64, f32x16)
+def vstore_bf16(e: em.Emitter, address: Value, value: Value) -> None:
+    e.store(e.f32_to_bf16(value), address)
 
 
 @operation(void, i64, i32x16)
@@ -302,6 +319,13 @@ def call_tile(e: em.Emitter, tile: Value, *args: Value) -> None:
     """Calls a matmul tile `void(int64 x 8)` by its address."""
     kind = ir.FunctionType(ir.VoidType(), [em.I64] * 8)
     e.b.call(e.b.inttoptr(tile, kind.as_pointer()), args)
+
+
+@operation(i64, i64, *[i64] * 5)
+def call_cells(e: em.Emitter, function: Value, *args: Value) -> Value:
+    """Calls a KV type's function `int64(int64 x 5)` by its address."""
+    kind = ir.FunctionType(em.I64, [em.I64] * 5)
+    return e.b.call(e.b.inttoptr(function, kind.as_pointer()), args)
 
 
 @operation(i64, i64, i64)

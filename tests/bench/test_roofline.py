@@ -11,6 +11,9 @@ from llmkit.bench.roofline import Work, work_of
 from llmkit.files.ggml_types import GGML_TYPES
 from llmkit.models.model import Model, load_model
 from tests.make_models import make_model
+from tests.reference.kv import QUANTISED
+
+BYTES_OF_32 = {"f32": 128, "f16": 64, **QUANTISED}
 
 SIZES: dict[str, Any] = {"n_embd": 64, "n_ff": 96, "n_head": 4, "n_head_kv": 2, "head_dim": 16, "n_vocab": 160}
 
@@ -58,7 +61,8 @@ def walked(model: Model, case: Case) -> Work:
                 seen = min(token + 1, config.windows[layer] or token + 1)
                 f32 += 4 * config.n_head * config.head_dim * seen
                 if i >= n_timed_prompt:
-                    memory += 2 * config.n_head_kv * config.head_dim * seen * (4 if case.type_k == "f32" else 2)
+                    values = config.n_head_kv * config.head_dim * seen
+                    memory += sum(values * BYTES_OF_32[name] // 32 for name in (case.type_k, case.type_v))
     return Work(memory, int8, f32)
 
 
@@ -72,6 +76,7 @@ def walked(model: Model, case: Case) -> Work:
         {"n_prompt": 0, "n_gen": 5, "n_depth": 0},
         {"n_prompt": 40, "n_gen": 3, "n_depth": 37, "n_batch": 32, "n_ubatch": 12},
         {"n_prompt": 0, "n_gen": 3, "n_depth": 50, "type_k": "f32", "type_v": "f32"},
+        {"n_prompt": 8, "n_gen": 3, "n_depth": 5, "type_k": "q8_0", "type_v": "iq4_nl"},
     ],
 )
 def test_work(tmp_path: Path, changes: dict[str, Any], sizes: dict[str, Any]) -> None:

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from tests import reference as ref
 from tests.kernels.harness import Floats, address, aligned, float_bits, run
+from tests.reference import kv
 
 attention = pytest.importorskip("llmkit.kernels.attention")
+registry = pytest.importorskip("llmkit.kernels.kv_types.registry")
 
 CELLS, SPAN = 32, 256
 
@@ -43,40 +45,45 @@ class Case:
         return -(-self.head_dim // 16) * 16
 
     @property
-    def dtype(self) -> np.dtype[np.floating]:
-        return np.dtype(np.float32 if self.kv == "f32" else np.float16)
+    def n_rot_v(self) -> int:
+        """With quantised values the outputs are transformed back, as if the values had been transformed."""
+        return 64 if self.kv in kv.QUANTISED and self.head_dim % 64 == 0 else 0
 
     def values(self) -> tuple[Floats, Floats, Floats]:
         """q, k, v of every position; k and v are what the cache's type holds."""
         rng = np.random.default_rng(self.n)
         shapes = [(self.n, heads, self.head_dim) for heads in (self.n_head, self.n_head_kv, self.n_head_kv)]
         q, k, v = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
-        return aligned(q), k.astype(self.dtype).astype(np.float32), v.astype(self.dtype).astype(np.float32)
+        return aligned(q), kv.rounded(self.kv, k), kv.rounded(self.kv, v)
 
 
 class Cache:
-    """K and V in blocks whose other cells are NaN. `scatter` puts every cell at a random place."""
+    """K and V in blocks whose other cells are NaN. `scatter` puts every cell at a random place; "runs": few cells in a
+    row, as removing from a sequence leaves them."""
 
-    def __init__(self, case: Case, k: Floats, v: Floats, scatter: bool) -> None:
+    def __init__(self, case: Case, k: Floats, v: Floats, scatter: bool | str) -> None:
         self.case, n_blocks = case, -(-case.n // CELLS) + 3
-        k_size, v_size = case.n_head_kv * case.head_dim * CELLS, case.n_head_kv * CELLS * case.v_dim
-        self.blocks = aligned(np.full((n_blocks, k_size + v_size), np.nan, case.dtype))
-        k_cells = self.blocks[:, :k_size].reshape(n_blocks, case.n_head_kv, case.head_dim, CELLS)
-        v_cells = self.blocks[:, k_size:].reshape(n_blocks, case.n_head_kv, CELLS, case.v_dim)
-        assert np.shares_memory(k_cells, self.blocks)
-        assert np.shares_memory(v_cells, self.blocks)
+        self.k_bytes, self.v_bytes = kv.head_bytes(case.kv, case.head_dim), kv.head_bytes(case.kv, case.v_dim)
+        self.v_offset = case.n_head_kv * self.k_bytes
+        self.blocks = aligned(np.full((n_blocks, self.v_offset + case.n_head_kv * self.v_bytes), 255, np.uint8))
         rng = np.random.default_rng(1)
-        if scatter:
+        if scatter == "runs":
+            self.cells = np.delete(np.arange(n_blocks * CELLS), [3, 40, 41, 90])[: case.n]
+        elif scatter:
             self.cells = rng.permutation(n_blocks * CELLS)[: case.n]
         else:
             self.cells = (rng.permutation(n_blocks)[:, None] * CELLS + np.arange(CELLS)).reshape(-1)[: case.n]
         self.cells = self.cells.astype(np.int64)
+        padded = np.zeros((case.n_head_kv, case.v_dim), np.float32)  # zeros fill the columns beyond head_dim
         for pos, cell in enumerate(self.cells):
-            k_cells[cell // CELLS, :, :, cell % CELLS] = k[pos]
-            v_cells[cell // CELLS, :, cell % CELLS] = 0  # rope_store fills the columns beyond head_dim with zeros
-            v_cells[cell // CELLS, :, cell % CELLS, : case.head_dim] = v[pos]
+            block = self.blocks[cell // CELLS]
+            padded[:, : case.head_dim] = v[pos]
+            for head in range(case.n_head_kv):
+                k_head = block[head * self.k_bytes :][: self.k_bytes]
+                v_head = block[self.v_offset + head * self.v_bytes :][: self.v_bytes]
+                kv.put(k_head, case.kv, True, cell % CELLS, k[pos, head])
+                kv.put(v_head, case.kv, False, cell % CELLS, padded[head])
         self.addresses = np.array([address(block) for block in self.blocks], np.int64)
-        self.v_offset = k_size * case.dtype.itemsize
 
     def attend(self, q: Floats, runs: list[tuple[int, int]], by_span: bool = False) -> Floats:
         """Rows of q at positions [first, last) of each run, a unit a run, or a unit a run and span."""
@@ -99,7 +106,9 @@ class Cache:
             "q": rows, "q_stride": rows.strides[0], "y": y, "y_stride": y.strides[0], "n_head": case.n_head,
             "n_head_kv": case.n_head_kv, "head_dim": case.head_dim, "v_dim": case.v_dim,
             "scale": float_bits(case.head_dim**-0.5), "window": case.window, "k_offset": 0, "v_offset": self.v_offset,
-            "k_type": int(case.kv == "f16"), "v_type": int(case.kv == "f16"), "units": units_at,
+            "k_load": registry.kv_type(case.kv).load_k, "v_load": registry.kv_type(case.kv).load_v,
+            "k_head_bytes": self.k_bytes, "v_head_bytes": self.v_bytes, "n_rot_v": case.n_rot_v,
+            "hadamard": registry.hadamard_address() if case.n_rot_v else 0, "units": units_at,
             "unit_count": np.array([len(units)], np.int64), "block_addresses": self.addresses,
             "scratch": aligned(np.full(scratch_bytes // 4, np.nan, np.float32)), "scratch_bytes": scratch_bytes,
             "max_queries": max_queries, "partials": np.array([address(partials)], np.int64),
@@ -131,12 +140,15 @@ CASES = [
     Case(300, alibi=True, n_head=6, n_head_kv=3),
     Case(600, sinks=True, window=64),
     Case(300, cap=3.0, alibi=True, sinks=True, n_head=5, n_head_kv=1, kv="f16"),
+    Case(70, head_dim=40, kv="bf16"),
+    *(Case(70, n_head=3, n_head_kv=1, head_dim=size, kv=name) for name in kv.QUANTISED for size in (32, 64)),
+    Case(300, n_head=3, n_head_kv=1, head_dim=96, window=64, kv="q5_1"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("scatter", [False, True])
-def test_against_the_twin(case: Case, scatter: bool) -> None:
+@pytest.mark.parametrize("scatter", [False, True, "runs"])
+def test_against_the_twin(case: Case, scatter: bool | str) -> None:
     q, k, v = case.values()
     pos = np.arange(case.n)
     exact = [t.astype(np.float64) for t in (q, k, v)]
@@ -144,6 +156,8 @@ def test_against_the_twin(case: Case, scatter: bool) -> None:
         exact[0], exact[1], exact[2], case.head_dim**-0.5, pos, pos, case.window, case.cap, case.slopes,
         case.sink_scores,
     )  # fmt: skip
+    if case.n_rot_v:
+        want = kv.hadamard(want, case.n_rot_v)
     runs = [(first, min(first + 16, case.n)) for first in range(0, case.n, 16)]
     got = Cache(case, k, v, scatter).attend(q, runs)
     np.testing.assert_allclose(got, want, atol=3e-6)

@@ -355,7 +355,7 @@ def test_logprobs_without_json_go_to_stderr(run: Any, engine: FakeEngine) -> Non
         (("-b", "0"), "n_batch"),
         (("-ub", "0"), "n_ubatch"),
         (("-t", "-2"), "n_threads"),
-        (("-ctk", "q8_0"), "type_k"),
+        (("-ctk", "q9_0"), "type_k"),
         (("-ctv", "nonsense"), "type_v"),
         (("-s", "-2"), "seed"),
         (("--temp", "nan"), "temp"),
