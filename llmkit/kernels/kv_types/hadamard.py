@@ -1,7 +1,7 @@
 """The orthonormal Walsh-Hadamard transform: it spreads a head's outliers over its values before they are quantised.
 
-H is symmetric and its own inverse: applied to queries and keys it changes no score; applied to the output it undoes what
-it did to the values. Source: llama.cpp (attention rotation); Ashkboos et al. 2024, arXiv:2404.00456.
+H is symmetric and its own inverse: applied to queries and keys it changes no score; applied to the output it undoes
+what it did to the values. Source: llama.cpp (attention rotation); Ashkboos et al. 2024, arXiv:2404.00456.
 """
 
 from __future__ import annotations
