@@ -21,6 +21,7 @@ i64, i32, f32 = types.int64, types.int32, types.float32
 _KERNEL = types.void(i64, i64, i64)
 _TILE = types.void(*[i64] * 8)
 _CELLS = i64(*[i64] * 5)
+_QUANTIZER = types.void(*[i64] * 5)
 
 Function = Callable[..., Any]
 
@@ -75,6 +76,11 @@ def entry(signature: Any) -> Callable[[Function], Any]:
         return made
 
     return decorate
+
+
+def quantizer(function: Function) -> Any:
+    """Rows of float32 to a tensor type's bytes: `(source, target, n_rows, n_cols, importance)`, called from Python."""
+    return entry(_QUANTIZER)(function)
 
 
 def helper(function: Function) -> Any:
