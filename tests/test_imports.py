@@ -23,13 +23,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": LEAVES | {"simd", "kernels"},
     "store": LEAVES | {"memory"},
     "models": LEAVES | {"simd", "kernels", "quants", "memory", "tokenizer"},
-    "engine": LEAVES | {"simd", "kernels", "quants", "memory", "store", "models", "tokenizer"},
+    "sampling": LEAVES | {"kernels"},
+    "engine": LEAVES | {"sampling", "simd", "kernels", "quants", "memory", "store", "models", "tokenizer"},
     "bench": LEAVES | {"simd", "kernels", "quants", "memory", "models", "engine", "__init__"},
     "inspection": LEAVES | {"bench", "simd", "kernels", "quants", "memory", "models", "engine", "tokenizer"},
     "evaluate": LEAVES | {"engine", "kernels", "quants", "tokenizer"},
-    "serving": LEAVES | {"engine", "memory", "store", "models", "tokenizer", "report"},
+    "serving": LEAVES | {"engine", "sampling", "memory", "store", "models", "tokenizer", "report"},
     "tools": LEAVES
-    | {"bench", "evaluate", "inspection", "serving", "engine", "memory", "store", "models", "quants", "kernels", "simd"}
+    | {"bench", "evaluate", "inspection", "serving", "sampling", "engine", "memory", "store", "models", "quants"}
+    | {"kernels", "simd"}
     | {"tokenizer", "report"},
     "cli": {"errors", "report"},
     "__main__": {"cli"},

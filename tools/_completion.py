@@ -87,6 +87,7 @@ def json_result(
         "ids": generation.ids,
         "text": None if pieces is None else text,
         "stop_reason": generation.stop_reason,
+        "stopping_word": generation.stopping_word,
         "timings": generation.timings.to_json(),
         "logprobs": None if generation.params.n_logprobs is None else [_step_json(token, pieces) for token in tokens],
     }

@@ -1,6 +1,7 @@
 """The options that commands share, declared once: names as in llama.cpp, help, how their values are named in the help.
 
-Owns the declarations only: defaults stand in the commands' signatures, ranges in llmkit/params.py.
+Owns the declarations only: defaults stand in the commands' signatures, ranges in llmkit/params.py. Those of sampling
+are in tools/_sampling_options.py.
 """
 
 from typing import Annotated
@@ -68,24 +69,6 @@ TypeKOption = Annotated[
 TypeVOption = Annotated[
     str, typer.Option("-ctv", "--cache-type-v", metavar="TYPE", help="How values are kept: one of these too.")
 ]
-
-# Sampling
-SeedOption = Annotated[
-    int, typer.Option("-s", "--seed", metavar="N", help="Equal seeds draw equal texts; -1: a random seed.")
-]
-TempOption = Annotated[
-    float,
-    typer.Option("--temp", "--temperature", metavar="T", help="Temperature; 0 or less: always the best token."),
-]
-TopKOption = Annotated[int, typer.Option("--top-k", metavar="K", help="Draw from the K best tokens; 0: from all.")]
-TopPOption = Annotated[
-    float, typer.Option("--top-p", metavar="P", help="Draw from the best that reach the probability P; 1: from all.")
-]
-MinPOption = Annotated[
-    float,
-    typer.Option("--min-p", metavar="P", help="Leave out tokens below P times the best one's probability; 0: none."),
-]
-IgnoreEosOption = Annotated[bool, typer.Option("--ignore-eos", help="Never choose a token that ends the text.")]
 
 # The completion
 PredictOption = Annotated[

@@ -25,8 +25,7 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str:
     if text is not None and file is not None:
         raise UsageError("there are two prompts, from -p and from -f", "Give one of them.")
     if text is not None:
-        raw = text.encode("utf-8", "surrogateescape")
-        return _decode(unescape(raw) if escape else raw, "-p")
+        return plain_text(text, "-p", escape=escape)
     if file is not None and file != STDIN:
         return _decode(_read_file(file), file)
     if file is None and (sys.stdin is None or sys.stdin.isatty()):
@@ -34,6 +33,12 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str:
             "there is no prompt", "Give one with -p TEXT or -f FILE, or pipe it in; -f - reads the terminal."
         )
     return read_stdin()
+
+
+def plain_text(text: str, option: str, *, escape: bool) -> str:
+    """A text typed as an option's value, its escapes replaced. UsageError if it is not UTF-8 then."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return _decode(unescape(raw) if escape else raw, option)
 
 
 def read_stdin() -> str:
@@ -71,5 +76,5 @@ def _decode(raw: bytes, place: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        message = f"the prompt from {place} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}"
+        message = f"the text from {place} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}"
         raise UsageError(message, "Convert it first, for example with `iconv -t UTF-8`.") from error

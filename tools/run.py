@@ -12,6 +12,7 @@ from llmkit.params import ContextParams, SamplingParams
 
 from . import _options as options
 from ._engine import Engine, open_engine
+from ._sampling_options import StopTexts, with_sampling
 
 if TYPE_CHECKING:
     from llmkit.engine.generate import GeneratedToken, GenerateParams, Generation
@@ -35,12 +36,15 @@ class Request:
     n_logprobs: int | None = None
     context: ContextParams = field(default_factory=ContextParams)
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    stops: StopTexts = field(default_factory=StopTexts)
     display_prompt: bool = True
     as_json: bool = False
     overrides: list[str] = field(default_factory=list)
 
 
+@with_sampling
 def run_cli(
+    *,
     model: options.ModelOption = None,
     prompt: options.PromptOption = None,
     file: options.FileOption = None,
@@ -52,12 +56,8 @@ def run_cli(
     n_ubatch: options.UbatchOption = 512,
     type_k: options.TypeKOption = "f16",
     type_v: options.TypeVOption = "f16",
-    seed: options.SeedOption = -1,
-    temp: options.TempOption = 0.8,
-    top_k: options.TopKOption = 40,
-    top_p: options.TopPOption = 0.95,
-    min_p: options.MinPOption = 0.05,
-    ignore_eos: options.IgnoreEosOption = False,
+    sampling: SamplingParams,
+    stops: StopTexts,
     escape: options.EscapeOption = True,
     display_prompt: options.DisplayPromptOption = True,
     as_json: options.JsonOption = False,
@@ -71,10 +71,9 @@ def run_cli(
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
     context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v)
-    sampling = SamplingParams(seed, temp, top_k, top_p, min_p, ignore_eos)
     return run(
         Request(
-            model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, display_prompt, as_json,
+            model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
             overrides or [],
         )
     )  # fmt: skip
@@ -90,8 +89,9 @@ def run(request: Request) -> int:
     params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
+    needs_text = request.ids is None or bool(request.stops.all)
     with open_engine(
-        request.model, request.context, timings, needs_text=request.ids is None, overrides=request.overrides
+        request.model, request.context, timings, needs_text=needs_text, overrides=request.overrides
     ) as engine:
         generation = _prepare(engine, request, prompt, params, timings)
         tokens = _complete(engine, request, prompt, generation)
@@ -116,19 +116,36 @@ def _prepare(
     """Turns the prompt into ids, checks that they fit, and only then readies the kernels."""
     from llmkit.engine.generate import Generation, NoText
     from llmkit.engine.sampler import Sampler, describe_chain
+    from llmkit.engine.stop_strings import StopStrings
 
     prompt_ids = _prompt_ids(engine, prompt)
     eog_ids = engine.tokenizer.eog_ids if engine.tokenizer else frozenset()
-    sampler = Sampler(request.sampling, eog_ids)
+    request.sampling.check_ids(engine.model.config.n_vocab)
+    sampler = Sampler(request.sampling, eog_ids, engine.tokenizer)
     stream = engine.tokenizer.stream() if engine.tokenizer else NoText()
     seq = engine.ctx.new_sequence()
-    generation = Generation(engine.ctx, seq, prompt_ids, sampler, params, eog_ids, stream, timings=timings)
+    stops = StopStrings(request.stops.stops, request.stops.reverse_prompts)
+    stop_ids = _stop_ids(engine, request)
+    generation = Generation(
+        engine.ctx, seq, prompt_ids, sampler, params, eog_ids, stream, stops, stop_ids, timings=timings
+    )
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     seed = "" if request.sampling.greedy else f", seed {sampler.seed}"
     report.detail(f"sampling: {describe_chain(request.sampling)}{seed}")
     timings.kernels_s += engine.ctx.warm_up()
     report.detail(f"kernels: ready after {timings.kernels_s:.2f} s")
     return generation
+
+
+def _stop_ids(engine: Engine, request: Request) -> dict[int, str]:
+    """Control tokens that were given as stop texts: they have no text of their own that could be found."""
+    found = {}
+    for text in request.stops.all:
+        assert engine.tokenizer is not None, "stop texts need a tokenizer, which open_engine made sure of"
+        ids = engine.tokenizer.encode(text, add_special=False, parse_special=True)
+        if len(ids) == 1 and not engine.tokenizer.piece_bytes(ids[0]):
+            found[ids[0]] = text
+    return found
 
 
 def _prompt_ids(engine: Engine, prompt: str | list[int]) -> list[int]:
@@ -187,6 +204,7 @@ def _show_end(engine: Engine, request: Request, generation: "Generation", tokens
     elif request.n_logprobs is not None:
         for line in logprob_lines(tokens, engine.tokenizer):
             report.note(line)
-    report.detail(f"stop: {generation.stop_reason}")
+    word = generation.stopping_word
+    report.detail(f"stop: {generation.stop_reason}" + ("" if word is None else f" {word!r}"))
     for line in generation.timings.lines():
         report.note(line)

@@ -5,7 +5,7 @@ logits are made.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llmkit.engine.batch import Segment, Wanted
 from llmkit.engine.logprobs import Logprobs, token_logprobs
 from llmkit.engine.sampler import Sampler
+from llmkit.engine.stop_strings import StopStrings
 from llmkit.engine.timings import Timings
 from llmkit.errors import ContextFullError, UsageError
 from llmkit.params import check_range
@@ -28,6 +29,7 @@ class StopReason(StrEnum):
     """Why a generation ended."""
 
     EOS = "eos"
+    WORD = "word"
     LIMIT = "limit"
     CONTEXT = "context"
     INTERRUPTED = "interrupted"
@@ -115,7 +117,8 @@ class Generation:
     Nothing is computed before it is iterated. The token that ends the text counts as generated (it is in `ids`, last)
     and has no text.
 
-    eog_ids: tokens that end the text. stream: spells the tokens. interrupted: asked between two calls of decode.
+    eog_ids: tokens that end the text. stream: spells the tokens. stops: strings that end the text, for this generation
+    alone; stop_ids: tokens that stand for one of them and have no text. interrupted: asked between two calls of decode.
     timings: where to count. Raises UsageError for an empty prompt, ContextFullError if the prompt does not fit.
     """
 
@@ -126,11 +129,14 @@ class Generation:
     params: GenerateParams = GenerateParams()
     eog_ids: frozenset[int] = frozenset()
     stream: TextStream = field(default_factory=NoText)
+    stops: StopStrings = field(default_factory=StopStrings)
+    stop_ids: Mapping[int, str] = field(default_factory=dict)
     interrupted: Callable[[], bool] = never
     timings: Timings = field(default_factory=Timings)
     ids: list[int] = field(default_factory=list, init=False)
     stop_reason: StopReason | None = field(default=None, init=False)
     tail: str = field(default="", init=False)
+    stopping_word: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -143,12 +149,15 @@ class Generation:
             )
 
     def __iter__(self) -> Iterator[GeneratedToken]:
+        self.sampler.accept(self.prompt_ids)
         logits = self._prefill()
         while self.stop_reason is None and logits is not None:
             yield self._next_token(logits)
             if self.stop_reason is None:
                 logits = self._decode_last()
-        self.tail = self.stream.finish()
+        self.tail = self.stops.push(self.stream.finish())
+        self._note_stop_string()
+        self.tail += self.stops.finish()
 
     def _prefill(self) -> NDArray[np.float32] | None:
         """Computes the prompt in chunks; the last token's logits, or None if nothing is to be chosen from them."""
@@ -178,13 +187,10 @@ class Generation:
         n_logprobs = self.params.n_logprobs
         logprobs = None if n_logprobs is None else token_logprobs(logits, token, n_logprobs)
         self.ids.append(token)
-        ends = token in self.eog_ids
-        text = "" if ends else self.stream.push(token)
-        if ends:
-            self.stop_reason = StopReason.EOS
-        elif len(self.ids) == self.params.n_predict:
+        text = self._text_of(token)
+        if self.stop_reason is None and len(self.ids) == self.params.n_predict:
             self.stop_reason = StopReason.LIMIT
-        elif self.seq.n_tokens >= self.ctx.n_ctx:
+        elif self.stop_reason is None and self.seq.n_tokens >= self.ctx.n_ctx:
             self.stop_reason = StopReason.CONTEXT
         if len(self.ids) == 1:
             self.timings.mark_first_token()
@@ -192,6 +198,22 @@ class Generation:
             self.timings.decode_n += 1
             self.timings.decode_s += time.perf_counter() - began
         return GeneratedToken(token, text, logprobs)
+
+    def _text_of(self, token: int) -> str:
+        """The characters that can be shown after this token; the stop reason if it ends the text."""
+        if token in self.eog_ids:
+            self.stop_reason = StopReason.EOS
+            return ""
+        if token in self.stop_ids:
+            self.stop_reason, self.stopping_word = StopReason.WORD, self.stop_ids[token]
+            return ""
+        text = self.stops.push(self.stream.push(token))
+        self._note_stop_string()
+        return text
+
+    def _note_stop_string(self) -> None:
+        if self.stops.found is not None and self.stopping_word is None:
+            self.stop_reason, self.stopping_word = StopReason.WORD, self.stops.found
 
     def _decode_last(self) -> NDArray[np.float32] | None:
         """Computes the newest token; its logits, or None if the generation stops here instead."""

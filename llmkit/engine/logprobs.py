@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llmkit.engine.sampling_steps import BAD_LOGITS_HINT, top_k_indices
 from llmkit.errors import NumericsError
 from llmkit.params import check_range
+from llmkit.sampling.candidates import BAD_LOGITS_HINT, top_k_indices
 
 
 @dataclass(frozen=True)

@@ -1,108 +1,109 @@
-"""Choosing the next token from a row of logits.
+"""Choosing the tokens of one sequence from rows of logits.
 
-Owns the chain (which steps, in which order) and the random state of one sequence. Knows nothing of contexts, texts or
-other sequences, so a draw depends on nothing but the parameters, the seed, how many tokens were drawn before, and the
-logits.
+Owns the state of one sequence: its random numbers, its last tokens, and what adaptive steps remember. Knows nothing of
+contexts, texts or other sequences, so a choice depends on nothing but the parameters, the seed, the tokens so far, and
+the logits.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmkit.engine import sampling_steps as steps
-from llmkit.engine.sampling_steps import Candidates, Step
 from llmkit.errors import NumericsError
+from llmkit.kernels import sample as kernels
 from llmkit.params import MAX_SEED, SamplingParams
+from llmkit.sampling.candidates import BAD_LOGITS_HINT, Candidates
+from llmkit.sampling.chain import build_chain, describe_chain
+from llmkit.sampling.draw import uniform
+from llmkit.sampling.dry import Vocabulary
 
+__all__ = ["Sampler", "describe_chain"]
 
-def build_chain(params: SamplingParams) -> tuple[Step, ...]:
-    """The steps between the logits and the draw, llama.cpp's order:
-
-    Top-k, top-p, min-p, temperature. Steps that are off are left out.
-    """
-    chain: list[Step] = []
-    if params.top_k > 0:
-        chain.append(lambda c: steps.top_k(c, params.top_k))
-    if params.top_p < 1:
-        chain.append(lambda c: steps.top_p(c, params.top_p))
-    if params.min_p > 0:
-        chain.append(lambda c: steps.min_p(c, params.min_p))
-    chain.append(lambda c: steps.temperature(c, params.temp))
-    return tuple(chain)
-
-
-def describe_chain(params: SamplingParams) -> str:
-    """The chain in words, for a log line: what is on, in order."""
-    if params.greedy:
-        return "greedy"
-    named = (
-        (params.top_k > 0, f"top-k {params.top_k}"),
-        (params.top_p < 1, f"top-p {params.top_p:g}"),
-        (params.min_p > 0, f"min-p {params.min_p:g}"),
-    )
-    return " -> ".join([text for on, text in named if on] + [f"temp {params.temp:g}", "dist"])
-
-
-def uniform(seed: int, n: int) -> float:
-    """The n-th number in [0, 1) of a seed:
-
-    Philox4x64-10 with key `seed` at counter `n`, its first 53 bits. No state, so any n costs the same.
-    """
-    return (int(np.random.Philox(key=seed, counter=n).random_raw()) >> 11) * 2.0**-53
+_DRAWS, _CHANCES = 0, 1  # streams of random numbers
 
 
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only. `seed` is the one in use, chosen here
-    if the parameters leave it open; `(seed, n_drawn)` is all the random state there is.
+    `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only; `vocab` tells the text of tokens,
+    needed for DRY's sequence breakers only. `seed` is the one in use, chosen here if the parameters leave it open;
+    `(seed, n_drawn)` is all the random state there is.
     """
 
-    def __init__(self, params: SamplingParams, eog_ids: Iterable[int] = ()) -> None:
+    def __init__(self, params: SamplingParams, eog_ids: Iterable[int] = (), vocab: Vocabulary | None = None) -> None:
         self.params = params
         self.seed: int = secrets.randbelow(MAX_SEED) if params.random_seed else params.seed
         self.n_drawn: int = 0
-        self._never = np.array(sorted(eog_ids) if params.ignore_eos else [], dtype=np.int64)
-        self._chain = build_chain(params)
-        self._ids: NDArray[np.int64] = np.arange(0, dtype=np.int64)
+        self._bias = _biases(params, eog_ids)
+        self._steps, self._selector = build_chain(params, vocab)
+        self._past = deque[int](maxlen=max(params.repeat_last_n, params.dry_penalty_last_n))
 
-    def sample(self, logits: NDArray[np.float32]) -> int:
+    def accept(self, tokens: Iterable[int]) -> None:
+        """Takes note of tokens of the sequence that were not chosen here: its prompt. `sample` notes its own."""
+        self._past.extend(tokens)
+
+    def sample(self, logits: NDArray[np.float32], allowed: NDArray[np.uint32] | None = None) -> int:
         """The next token's id from logits [n_vocab] float32, which are only read.
 
-        NumericsError if they hold NaN or +inf, or allow no token.
+        allowed: a bit for each token, bit i mod 32 of word i div 32, [(n_vocab + 31) div 32]; others are never chosen.
+        NumericsError if the logits hold NaN or +inf, or if no token is left.
         """
-        logits = self._with_bias(logits)
-        _check_logits(logits)
-        if self.params.greedy:
-            return int(logits.argmax())
-        candidates = Candidates(self._all_ids(logits.size), logits)
-        for step in self._chain:
-            candidates = step(candidates)
+        candidates = self.candidates(logits, allowed)
+        token = self._selector.choose(candidates, uniform(self.seed, self.n_drawn, _DRAWS))
         self.n_drawn += 1
-        return steps.draw(candidates, uniform(self.seed, self.n_drawn - 1))
+        self._past.append(token)
+        return token
 
-    def _with_bias(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The logits with -inf for every token that must not be chosen."""
-        if not self._never.size:
-            return logits
-        logits = logits.copy()
-        logits[self._never] = -np.inf
+    def candidates(self, logits: NDArray[np.float32], allowed: NDArray[np.uint32] | None = None) -> Candidates:
+        """The tokens that the steps leave for the next choice, with their logits then. Changes nothing."""
+        candidates = Candidates.all_of(self._own(logits, allowed))
+        _check(candidates.largest)
+        for step in self._steps:
+            candidates = step.apply(candidates, self)
+        return candidates
+
+    def last(self, n: int) -> NDArray[np.int64]:
+        """The last n tokens of the sequence, or as many as there are."""
+        past = np.fromiter(self._past, dtype=np.int64, count=len(self._past))
+        return past[max(0, past.size - n) :]
+
+    def chance(self) -> float:
+        """A random number in [0, 1) for the next token, beside the one that draws it."""
+        return uniform(self.seed, self.n_drawn, _CHANCES)
+
+    def _own(self, logits: NDArray[np.float32], allowed: NDArray[np.uint32] | None) -> NDArray[np.float32]:
+        """The logits with biases, and -inf for what is not allowed: a copy unless there is neither."""
+        tokens, biases = self._bias
+        if allowed is not None:
+            assert allowed.itemsize * 8 * allowed.size >= logits.size, "a bit for each token"
+            masked = np.empty_like(logits)
+            kernels.keep_allowed(logits.ctypes.data, logits.size, allowed.ctypes.data, masked.ctypes.data)
+            logits = masked
+        elif tokens.size:
+            logits = logits.copy()
+        if tokens.size:
+            logits[tokens] += biases
         return logits
 
-    def _all_ids(self, n_vocab: int) -> NDArray[np.int64]:
-        if self._ids.size != n_vocab:
-            self._ids = np.arange(n_vocab, dtype=np.int64)
-        return self._ids
+
+def _biases(params: SamplingParams, eog_ids: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Tokens, ascending, and what is added to their logits."""
+    total = dict[int, float]()
+    for token, bias in [*params.logit_bias, *((token, -np.inf) for token in eog_ids if params.ignore_eos)]:
+        total[token] = total.get(token, 0.0) + bias
+    return np.array(sorted(total), dtype=np.int64), np.array([total[t] for t in sorted(total)], dtype=np.float32)
 
 
-def _check_logits(logits: NDArray[np.float32]) -> None:
+def _check(largest: float) -> None:
     """The largest logit says it all: NaN spreads into it, +inf is it, and -inf means that no token is left."""
-    largest = float(logits.max())
     if np.isfinite(largest):
         return
     if largest == -np.inf:
-        raise NumericsError("every token is ruled out, so none can be chosen", "Leave out --ignore-eos.")
+        raise NumericsError(
+            "every token is ruled out, so none can be chosen", "Leave out --ignore-eos, or a --logit-bias of -inf."
+        )
     bad = "NaN" if np.isnan(largest) else "infinity"
-    raise NumericsError(f"the model's logits hold {bad}, so no token can be chosen", steps.BAD_LOGITS_HINT)
+    raise NumericsError(f"the model's logits hold {bad}, so no token can be chosen", BAD_LOGITS_HINT)

@@ -229,6 +229,14 @@ def keep_lanes(e: em.Emitter, value: Value, low: Value, high: Value, other: Valu
     return e.b.select(inside, value, e.splat(other))
 
 
+@operation(f32x16, f32x16, i32, f32)
+def keep_bits(e: em.Emitter, value: Value, bits: Value, other: Value) -> Value:
+    """Lanes i of `value` where bit i of `bits` is set, `other` elsewhere (a choice, as in keep_lanes)."""
+    lanes = ir.Constant(em.I32X16, [1 << i for i in range(16)])
+    set_here = e.b.icmp_unsigned("!=", e.b.and_(e.splat(bits), lanes), e.const(em.I32X16, 0))
+    return e.b.select(set_here, value, e.splat(other))
+
+
 @operation(f32x16, f32x16, f32x16, f32)
 def where_above(e: em.Emitter, value: Value, x: Value, limit: Value) -> Value:
     """`value` in lanes where x > limit, 0 elsewhere (a choice, as in keep_lanes)."""

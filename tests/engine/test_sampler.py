@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llmkit.engine import sampling_steps as steps
-from llmkit.engine.sampler import Sampler, describe_chain, uniform
-from llmkit.engine.sampling_steps import Candidates
+from llmkit.engine.sampler import Sampler, describe_chain
 from llmkit.errors import NumericsError, UsageError
 from llmkit.params import SamplingParams
+from llmkit.sampling.candidates import Candidates, top_k_indices
+from llmkit.sampling.draw import Draw, uniform
+from llmkit.sampling.min_p import min_p
+from llmkit.sampling.top_k import top_k
+from llmkit.sampling.top_p import top_p
 from tests.reference import sampling as reference
 
 ALL_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temp": 1.0}
@@ -26,10 +29,7 @@ def random_row(n_vocab: int, seed: int = 0, scale: float = 3.0) -> NDArray[np.fl
 
 def survivors(params: SamplingParams, logits: NDArray[np.float32]) -> Candidates:
     """What the chain leaves to the draw."""
-    candidates = Candidates(np.arange(logits.size), logits)
-    for step in Sampler(params)._chain:
-        candidates = step(candidates)
-    return candidates
+    return Sampler(params).candidates(logits)
 
 
 def draws(params: SamplingParams, logits: NDArray[np.float32], n: int) -> list[int]:
@@ -41,7 +41,17 @@ def draws(params: SamplingParams, logits: NDArray[np.float32], n: int) -> list[i
 
 
 def test_defaults_are_llama_cpps() -> None:
-    assert SamplingParams() == SamplingParams(seed=-1, temp=0.8, top_k=40, top_p=0.95, min_p=0.05, ignore_eos=False)
+    assert vars(SamplingParams()) == {
+        "seed": -1, "temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "ignore_eos": False,
+        "repeat_last_n": 64, "repeat_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0,
+        "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 64,
+        "dry_sequence_breakers": ("\n", ":", '"', "*"), "top_n_sigma": -1, "typical_p": 1,
+        "xtc_probability": 0, "xtc_threshold": 0.1, "dynatemp_range": 0, "dynatemp_exponent": 1,
+        "adaptive_target": -1, "adaptive_decay": 0.9, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1,
+        "logit_bias": (), "min_keep": 0, "samplers": (
+            "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
+        ),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def test_a_tiny_temperature_is_greedy_without_overflow(temp: float) -> None:
 @pytest.mark.parametrize("k", [1, 2, 40, 63, 1000])
 def test_top_k_keeps_the_k_largest(n_vocab: int, k: int) -> None:
     logits = random_row(n_vocab)
-    kept = steps.top_k(Candidates(np.arange(n_vocab), logits), k).ids
+    kept = top_k(Candidates(np.arange(n_vocab), logits), k).ids
     assert kept.tolist() == sorted(np.argsort(-logits, kind="stable")[:k].tolist())
 
 
@@ -111,19 +121,19 @@ def test_top_k_keeps_the_k_largest(n_vocab: int, k: int) -> None:
 def test_top_k_takes_the_lowest_of_equal_ids(values: list[int], k: int, n_repeats: int) -> None:
     logits = np.array(values * n_repeats * 8, dtype=np.float32)
     k = min(k, logits.size)
-    assert steps.top_k_indices(logits, k).tolist() == sorted(np.argsort(-logits, kind="stable")[:k].tolist())
+    assert top_k_indices(logits, k).tolist() == sorted(np.argsort(-logits, kind="stable")[:k].tolist())
 
 
 def test_top_k_counts_impossible_tokens_last() -> None:
     logits = row(-np.inf, -np.inf, 1, -np.inf)
-    assert steps.top_k_indices(logits, 2).tolist() == [0, 2]
+    assert top_k_indices(logits, 2).tolist() == [0, 2]
     assert set(draws(SamplingParams(seed=1), logits, 50)) == {2}
 
 
 def test_top_p_keeps_what_reaches_p() -> None:
     logits = np.log(row(0.1, 0.5, 0.15, 0.25))
     candidates = Candidates(np.arange(4), logits)
-    assert [steps.top_p(candidates, p).ids.tolist() for p in (0.0, 0.49, 0.6, 0.8, 0.95, 1.0)] == [
+    assert [top_p(candidates, p).ids.tolist() for p in (0.0, 0.49, 0.6, 0.8, 0.95, 1.0)] == [
         [1],
         [1],
         [1, 3],
@@ -137,7 +147,7 @@ def test_top_p_keeps_what_reaches_p() -> None:
 @pytest.mark.parametrize("p", [0.1, 0.9, 0.999])
 def test_top_p_alone_over_a_large_vocabulary(scale: float, p: float) -> None:
     logits = random_row(20_000, scale=scale)
-    n_kept = steps.top_p(Candidates(np.arange(logits.size), logits), p).ids.size
+    n_kept = top_p(Candidates(np.arange(logits.size), logits), p).ids.size
     share = np.sort(np.exp(reference.log_softmax(logits)))[::-1].cumsum()
     assert abs(n_kept - (int(np.searchsorted(share, p)) + 1)) <= 1
 
@@ -145,7 +155,7 @@ def test_top_p_alone_over_a_large_vocabulary(scale: float, p: float) -> None:
 def test_min_p_measures_from_the_best() -> None:
     logits = np.log(row(0.1, 0.5, 0.15, 0.25))
     candidates = Candidates(np.arange(4), logits)
-    assert [steps.min_p(candidates, p).ids.tolist() for p in (0.0, 0.1, 0.25, 0.4, 1.0)] == [
+    assert [min_p(candidates, p).ids.tolist() for p in (0.0, 0.1, 0.25, 0.4, 1.0)] == [
         [0, 1, 2, 3],
         [0, 1, 2, 3],
         [1, 2, 3],
@@ -208,12 +218,12 @@ def test_draw_lays_the_probabilities_end_to_end(u: float) -> None:
     candidates = Candidates(
         np.array([3, 5, 7, 9]), np.log(row(0, 1, 2, 1), where=row(0, 1, 2, 1) > 0, out=row(-np.inf, 0, 0, 0))
     )
-    assert steps.draw(candidates, u) == {0.0: 5, 0.2499: 5, 0.25: 7, 0.75: 9, 1 - 2**-53: 9}[u]
+    assert Draw().choose(candidates, u) == {0.0: 5, 0.2499: 5, 0.25: 7, 0.75: 9, 1 - 2**-53: 9}[u]
 
 
 def test_draw_never_takes_a_token_without_weight() -> None:
     candidates = Candidates(np.array([1, 2]), row(0.0, -np.inf))
-    assert steps.draw(candidates, 1 - 2**-53) == 1
+    assert Draw().choose(candidates, 1 - 2**-53) == 1
 
 
 # Seeds (case 20)

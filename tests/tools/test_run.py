@@ -302,7 +302,16 @@ def test_json_is_one_object_and_nothing_else(run: Any, engine: FakeEngine) -> No
     result = run("-p", "Hello", "--json", *GREEDY)
     assert result.code == 0
     assert result.out.count("\n") == 1
-    assert list(result.json) == ["model", "prompt_ids", "ids", "text", "stop_reason", "timings", "logprobs"]
+    assert list(result.json) == [
+        "model",
+        "prompt_ids",
+        "ids",
+        "text",
+        "stop_reason",
+        "stopping_word",
+        "timings",
+        "logprobs",
+    ]
     told = result.json
     timings = told.pop("timings")
     assert told == {
@@ -311,6 +320,7 @@ def test_json_is_one_object_and_nothing_else(run: Any, engine: FakeEngine) -> No
         "ids": [*b" world", EOS],
         "text": " world",
         "stop_reason": "eos",
+        "stopping_word": None,
         "logprobs": None,
     }
     assert (timings["prompt_n"], timings["decode_n"], timings["kernels_ms"]) == (6, 6, 250)

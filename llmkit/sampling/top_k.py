@@ -1,0 +1,10 @@
+"""Top-k: the k best tokens stay. Fan et al. 2018, "Hierarchical Neural Story Generation", arXiv:1805.04833."""
+
+from llmkit.sampling.candidates import Candidates
+
+
+def top_k(candidates: Candidates, k: int) -> Candidates:
+    """Keeps the k best; k <= 0 keeps all."""
+    if k <= 0 or k >= candidates.n:
+        return candidates
+    return candidates.take(candidates.best(k))
