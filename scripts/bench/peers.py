@@ -24,7 +24,8 @@ class Peer:
     """A source package and what it builds.
 
     `module` is the Python package in its wheel; `programs` and `libraries` are folders in there, `proof` a file that a
-    complete build has; `minutes` is about how long the build takes on two cores.
+    complete build has; `minutes` is about how long the build takes on two cores. `targets`: the only CMake targets that
+    are built, for a source package of which the rest does not build; empty builds it as it is.
     """
 
     name: str
@@ -36,6 +37,12 @@ class Peer:
     proof: str
     cpu_library: str
     minutes: int
+    targets: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for."""
+        return f"{self.package}=={self.version}"
 
     @property
     def folder(self) -> Path:
@@ -84,6 +91,7 @@ IK_LLAMA_CPP = Peer(
     libraries="lib",
     proof="lib/libllama.so",
     cpu_library="libggml.so",
-    minutes=21,
+    minutes=15,
+    targets=("llama", "ggml"),
 )
 PEERS = {peer.name: peer for peer in (LLAMA_CPP, IK_LLAMA_CPP)}

@@ -31,8 +31,12 @@ def four_times(address, kernel):
     call_kernel(kernel, address, 0, 0)
     return twice(load_i64(address))
 
+@entry(i64(i64))
+def allocates(n):
+    return np.zeros(n, np.int64).sum()
+
 value = np.array([10], np.int64)
-result = four_times(value.ctypes.data, double.address)
+result = four_times(value.ctypes.data, double.address) + allocates(3)
 print(result, before, can_keep(), four_times.stats.cache_hits != {}, double.cache_hits)
 """
 RIGHT = "40"

@@ -207,3 +207,26 @@ def test_what_a_killed_build_left_is_removed(content: Path) -> None:
     assert main(["--from", str(content), "-q"]) == 0
     assert not left.exists()
     assert os.access(LLAMA_CPP.program("llama-bench"), os.X_OK)
+
+
+CMAKE = """
+project(whole LANGUAGES C)
+add_subdirectory(vendor/engine)
+# What follows does not build.
+add_subdirectory(vendor/engine/examples/quantize)
+install(
+    TARGETS llama ggml
+    LIBRARY DESTINATION lib
+)
+install(
+    TARGETS llama-quantize
+    RUNTIME DESTINATION bin
+)
+"""
+
+
+def test_a_source_package_is_told_to_build_some_targets_only() -> None:
+    done = build_peers._only_targets(CMAKE, ("llama", "ggml"))
+    assert "add_subdirectory(vendor/engine)" in done
+    assert "TARGETS llama ggml\n" in done
+    assert "quantize" not in done
