@@ -57,9 +57,13 @@ def architectures() -> str:
 
 def page() -> str:
     """The whole page."""
-    types = "\n".join(f"| {name} | {8 * n_bytes / block:.4g} |" for name, block, n_bytes in TYPES.values())
+    types = "\n".join(f"| {name} | {8 * n_bytes / block:.4g} |" for name, block, n_bytes, *_ in TYPES.values())
     table = json.loads(files("llmkit.tokenizer").joinpath("pretokenizers.json").read_text("utf-8"))
-    names = ", ".join(sorted(name for kind in table["kinds"] for name in kind["names"]))
+    kinds = table["kinds"]
+    names = ", ".join(sorted(name for kind in kinds for name in kind["names"]))
+    differ = sorted((", ".join(kind["names"]), kind["llama_cpp"]) for kind in kinds if kind.get("llama_cpp"))
+    differences = "\n".join(f"| {names_} | {reason} |" for names_, reason in differ)
+    refused = "\n".join(f"| {name} | {reason} |" for name, reason in sorted(table["refused"].items()))
     return f"""{_INTRO}
 {architectures()}
 
@@ -73,8 +77,20 @@ RoPE scaling: none, linear, YaRN, factors for each frequency (Llama 3), short an
 
 ## Vocabularies
 
-SPM (`tokenizer.ggml.model` = `llama`) and byte-level BPE (`gpt2`) with these pre-tokenizers:
+SPM (`tokenizer.ggml.model` = `llama`), WordPiece (`bert`) and byte-level BPE (`gpt2`) with these pre-tokenizers:
 {names}.
+
+Of these, llama.cpp (b11434) cuts some texts otherwise than the models' own tokenizers, which llmkit follows:
+
+| pre-tokenizer | what llama.cpp does |
+|---|---|
+{differences}
+
+These are refused by name, as is a file that names none or one that is not known:
+
+| pre-tokenizer | because it |
+|---|---|
+{refused}
 """
 
 

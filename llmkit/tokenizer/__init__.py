@@ -1,8 +1,8 @@
 """Text to token ids and back, from what a GGUF file says about its tokenizer.
 
-Byte-level BPE (`tokenizer.ggml.model` = gpt2) and SPM (llama, gemma) run, on the `tokenizers` library; every other kind
-is refused by name. Knows nothing about models, prompts or terminals. Importing this package is cheap: the library is
-imported when one is loaded.
+Byte-level BPE (`tokenizer.ggml.model` = gpt2), SPM (llama, gemma) and WordPiece (bert) run, on the `tokenizers`
+library; every other kind is refused by name. Knows nothing about models, prompts or terminals. Importing this package
+is cheap: the library is imported when one is loaded.
 """
 
 from llmkit.tokenizer.detokenizer import Detokenizer

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmkit.errors import TokenizerError
-from llmkit.tokenizer.vocab import SPM_SPACE, Vocab
+from llmkit.tokenizer.vocab import SPM_SPACE, Attr, Vocab
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
@@ -72,6 +72,34 @@ def bpe_model(vocab: Vocab, merges: list[str]) -> WordModel:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False))
         library.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return WordModel(library, vocab.place, not vocab.pre.byte_level)
+
+
+def word_piece_model(vocab: Vocab) -> WordModel:
+    """A WordPiece vocabulary (BERT): the longest token that begins the word, then the longest that continues it.
+
+    Text is prepared as BERT's own tokenizer does it. llama.cpp has the same rules, but no limit to a word's length.
+    """
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    unk = vocab.special_ids.get("unk")
+    if unk is None:
+        raise TokenizerError("a WordPiece vocabulary needs tokenizer.ggml.unknown_token_id", _BAD_MERGES)
+    words = {_word_piece(token): id for id, token in enumerate(vocab.tokens) if not vocab.attrs[id] & Attr.CONTROL}
+    words[vocab.tokens[unk]] = unk
+    with named_failures(vocab.place, "the tokenizer cannot be built"):
+        model = models.WordPiece(words, unk_token=vocab.tokens[unk], max_input_chars_per_word=100)
+        library = Library(model)
+        library.normalizer = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=vocab.strip_accents, lowercase=vocab.lowercase
+        )
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return WordModel(library, vocab.place, False)
+
+
+def _word_piece(token: str) -> str:
+    """As the library writes it: GGUF marks what begins a word, BERT what continues one."""
+    return token[1:] if token.startswith(SPM_SPACE) else f"##{token}"
 
 
 def _pairs(merges: dict[str, None]) -> list[tuple[str, str]]:

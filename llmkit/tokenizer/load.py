@@ -25,8 +25,14 @@ def load_tokenizer(gguf: GgufFile, cache_dir: Path | None = None) -> Tokenizer:
     """
     vocab = read_vocab(gguf)
     with named_errors(gguf):
-        words = _spm(gguf, vocab, cache_dir) if vocab.is_spm else _bpe(gguf, vocab)
+        words = _words(gguf, vocab, cache_dir)
     return Tokenizer(vocab, special_tokens(vocab), words)
+
+
+def _words(gguf: GgufFile, vocab: Vocab, cache_dir: Path | None) -> library.WordModel:
+    if vocab.is_word_piece:
+        return library.word_piece_model(vocab)
+    return _spm(gguf, vocab, cache_dir) if vocab.is_spm else _bpe(gguf, vocab)
 
 
 def _bpe(gguf: GgufFile, vocab: Vocab) -> library.WordModel:

@@ -14,8 +14,8 @@ from llmkit.errors import TokenizerError
 @dataclass(frozen=True)
 class PreTokenizer:
     """`regexes` are applied one after another to each piece of the last one. `byte_level`: bytes are written as GPT-2's
-    characters, else spaces as U+2581. `ignore_merges`: a word that is a token is not taken apart. `add_bos`: what holds
-    when the file does not say.
+    characters, else spaces as U+2581. `ignore_merges`: a word that is a token is not taken apart. `add_bos`, `add_sep`:
+    what holds when the file does not say.
     """
 
     name: str
@@ -23,6 +23,7 @@ class PreTokenizer:
     byte_level: bool
     ignore_merges: bool
     add_bos: bool
+    add_sep: bool
 
 
 def pre_tokenizer(name: str | None) -> PreTokenizer:
@@ -35,7 +36,7 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
         raise TokenizerError("the file does not name its pre-tokenizer (tokenizer.ggml.pre is missing)", _SET_IT)
     for kind in table["kinds"]:
         if name in kind["names"]:
-            flags = (kind["byte_level"], kind["ignore_merges"], kind["add_bos"])
+            flags = (kind["byte_level"], kind["ignore_merges"], kind["add_bos"], kind["add_sep"])
             return PreTokenizer(name, tuple(kind["regexes"]), *flags)
     if name in table["refused"]:
         raise TokenizerError(f"the pre-tokenizer {name} does not run in llmkit: it {table['refused'][name]}", _IDS_RUN)

@@ -54,6 +54,7 @@ class SpecialTokens:
     found: tuple[int, ...]
     lstrip: frozenset[int]
     rstrip: frozenset[int]
+    sep_id: int | None = None
 
 
 def special_tokens(vocab: Vocab) -> SpecialTokens:
@@ -70,7 +71,7 @@ def special_tokens(vocab: Vocab) -> SpecialTokens:
     _settle_harmony(vocab, eog)
     found = tuple(np.flatnonzero(vocab.attrs & (Attr.CONTROL | Attr.USER_DEFINED | Attr.UNKNOWN)).tolist())
     lstrip, rstrip = _strips(vocab, found)
-    return SpecialTokens(ids.get("bos"), ids.get("eos"), frozenset(eog), found, lstrip, rstrip)
+    return SpecialTokens(ids.get("bos"), ids.get("eos"), frozenset(eog), found, lstrip, rstrip, ids.get("sep"))
 
 
 def _find_by_text(vocab: Vocab, ids: dict[str, int], name: str, texts: tuple[str, ...]) -> None:

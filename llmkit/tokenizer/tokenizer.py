@@ -33,19 +33,20 @@ class Tokenizer:
         self.eog_ids: frozenset[int] = special.eog_ids
         self.add_bos: bool = vocab.add_bos
         self.add_eos: bool = vocab.add_eos
+        self._sep_id = special.sep_id if vocab.add_sep else None
 
     @property
     def add_space_prefix(self) -> bool:
-        """Whether a text, and what follows a special token, gets a space in front (SPM)."""
+        """Whether a text, and what follows a special token, gets a space in front (SPM; WordPiece, which sees none)."""
         return self._vocab.add_space_prefix
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of `text`.
 
-        `add_special`: with the BOS and EOS tokens that the file asks for. `parse_special`: control tokens written in
-        the text are those tokens; otherwise they are words like others, so a text from outside cannot end a turn. Any
-        str is taken: NUL is a character like others, a lone surrogate counts as U+FFFD. Bytes that are no UTF-8 are for
-        the caller to decode.
+        `add_special`: with the BOS, EOS and separator tokens that the file asks for. `parse_special`: control tokens
+        written in the text are those tokens; otherwise they are words like others, so a text from outside cannot end a
+        turn. Any str is taken: NUL is a character like others, a lone surrogate counts as U+FFFD. Bytes that are no
+        UTF-8 are for the caller to decode.
         """
         parts = self._splitter.split(self._sound(text), parse_special)
         encoded = iter(self._words.encode(self._texts(parts)))
@@ -56,6 +57,8 @@ class Tokenizer:
             ids.insert(0, self.bos_id)
         if add_special and self.add_eos and self.eos_id is not None and ids[-1:] != [self.eos_id]:
             ids.append(self.eos_id)
+        if add_special and self._sep_id is not None:
+            ids.append(self._sep_id)
         return ids
 
     def piece_bytes(self, id: int, special: bool = False) -> bytes:

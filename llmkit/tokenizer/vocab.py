@@ -22,7 +22,10 @@ PREFIX = "tokenizer.ggml."
 SPM_SPACE = "\u2581"
 _NO_ID = 0xFFFFFFFF
 _DAMAGED = "The file is damaged or was converted wrongly: fetch another conversion of the model."
-_RUNS = "llmkit runs byte-level BPE (gpt2) and SPM (llama); such a model can still be run on token ids (--ids)."
+_RUNS = (
+    "llmkit runs byte-level BPE (gpt2), SPM (llama) and WordPiece (bert); "
+    "such a model can still be run on token ids (--ids)."
+)
 
 
 class Attr(IntFlag):
@@ -44,9 +47,9 @@ _ATTR_OF_TYPE = np.array(
 
 @dataclass
 class Vocab:
-    """`ids` is the inverse of `tokens`; `attrs` (uint8, Attr bits) is completed by special_tokens.py. `pre` is None for
-    SPM, `scores` (float32) None for BPE. `special_ids` holds, by llama.cpp's short names, the ids that the file or the
-    kind of tokenizer gives. `place` names the file in messages.
+    """`ids` is the inverse of `tokens`; `attrs` (uint8, Attr bits) is completed by special_tokens.py. Only BPE has
+    `pre`, only SPM `scores` (float32), only WordPiece `lowercase` and `strip_accents`. `special_ids` holds, by
+    llama.cpp's short names, the ids that the file or the kind of tokenizer gives. `place` names the file in messages.
     """
 
     place: str
@@ -62,11 +65,19 @@ class Vocab:
     add_space_prefix: bool
     general_name: str
     arch: str
+    add_sep: bool = False
+    lowercase: bool = False
+    strip_accents: bool = False
 
     @property
     def is_spm(self) -> bool:
         """Whether the tokens are pieces with U+2581 for space and byte tokens, and not GPT-2's characters for bytes."""
         return self.model == "llama"
+
+    @property
+    def is_word_piece(self) -> bool:
+        """Whether tokens that begin a word are marked by U+2581, and all others continue one (BERT)."""
+        return self.model == "bert"
 
 
 def read_vocab(gguf: GgufFile) -> Vocab:
@@ -82,9 +93,13 @@ def read_vocab(gguf: GgufFile) -> Vocab:
             scores=_scores(gguf, model, len(tokens)), special_ids=_special_ids(gguf, model, len(tokens)),
             add_bos=gguf.bool(PREFIX + "add_bos_token", pre.add_bos if pre else True),
             add_eos=gguf.bool(PREFIX + "add_eos_token", False),
-            add_space_prefix=gguf.bool(PREFIX + "add_space_prefix", True) if model == "llama" else False,
+            add_sep=gguf.bool(PREFIX + "add_sep_token", pre.add_sep if pre else model == "bert"),
+            add_space_prefix=gguf.bool(PREFIX + "add_space_prefix", True) if model == "llama" else model == "bert",
             general_name=gguf.str("general.name", ""), arch=gguf.str("general.architecture", ""),
         )  # fmt: skip
+        if vocab.is_word_piece:
+            vocab.lowercase = gguf.bool(PREFIX + "normalizer.lowercase", True)
+            vocab.strip_accents = gguf.bool(PREFIX + "normalizer.strip_accents", vocab.lowercase)
         _check_byte_tokens(vocab)
         _check_added(vocab)
         return vocab
@@ -106,7 +121,7 @@ def named_errors(gguf: GgufFile) -> Iterator[None]:
 
 
 def _check_model(model: str | None) -> None:
-    if model in ("gpt2", "llama"):
+    if model in ("gpt2", "llama", "bert"):
         return
     if model is None:
         raise TokenizerError("the file holds no tokenizer (tokenizer.ggml.model is missing)", _RUNS)
@@ -166,20 +181,21 @@ def _check_array(
 
 _ID_KEYS = {
     "bos": "bos_token_id", "eos": "eos_token_id", "eot": "eot_token_id", "eom": "eom_token_id",
-    "unk": "unknown_token_id",
+    "unk": "unknown_token_id", "sep": "seperator_token_id", "mask": "mask_token_id",
     "fim_pad": "fim_pad_token_id", "fim_rep": "fim_rep_token_id", "fim_sep": "fim_sep_token_id",
     "fim_pre": "fim_pre_token_id", "fim_suf": "fim_suf_token_id", "fim_mid": "fim_mid_token_id",
 }  # fmt: skip
 _OLD_ID_KEYS = {"fim_pre": "prefix_token_id", "fim_suf": "suffix_token_id", "fim_mid": "middle_token_id"}
-_SPM_IDS = {"unk": 0, "bos": 1, "eos": 2}
+_USUAL_IDS = {"llama": {"unk": 0, "bos": 1, "eos": 2}, "bert": {"unk": 100, "bos": 101, "sep": 102, "mask": 103}}
 
 
 def _special_ids(gguf: GgufFile, model: str, n_vocab: int) -> dict[str, int]:
-    """The ids that the file names, and for SPM the usual ones. For BPE llama.cpp takes Falcon's 11 where it names none:
-    a guess that would make a comma end the text of another model, and is left out here.
+    """The ids that the file names, and for SPM and WordPiece the usual ones. For BPE llama.cpp takes Falcon's 11 where
+    it names none: a guess that would make a comma end the text of another model, and is left out here.
     """
-    ids = {name: id for name, id in _SPM_IDS.items() if model == "llama" and id < n_vocab}
-    for name, key in [*_ID_KEYS.items(), *_OLD_ID_KEYS.items()]:
+    ids = {name: id for name, id in _USUAL_IDS.get(model, {}).items() if id < n_vocab}
+    cls = [("bos", "cls_token_id")] if model == "bert" else []  # what begins a text there
+    for name, key in [*cls, *_ID_KEYS.items(), *_OLD_ID_KEYS.items()]:
         id = gguf.u32(PREFIX + key, _NO_ID)
         if id == _NO_ID:
             continue
@@ -202,7 +218,9 @@ def _is_hex(text: str) -> bool:
 
 
 def _check_added(vocab: Vocab) -> None:
-    for name, wanted in (("bos", vocab.add_bos), ("eos", vocab.add_eos)):
+    # A BPE vocabulary whose name asks for a separator but that names none gets none.
+    add_sep = vocab.add_sep and vocab.is_word_piece
+    for name, wanted in (("bos", vocab.add_bos), ("eos", vocab.add_eos), ("sep", add_sep)):
         if wanted and name not in vocab.special_ids:
             key = f"{PREFIX}{_ID_KEYS[name]}"
             raise TokenizerError(f"every text is to get a {name.upper()} token, but {key} does not say which", _DAMAGED)
