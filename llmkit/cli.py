@@ -40,6 +40,13 @@ COMMANDS: dict[str, Command] = {
         Command("run", "llmkit.tools.run", "run_cli", "Complete a prompt; the text streams to stdout."),
         Command("tokenize", "llmkit.tools.tokenize", "tokenize_cli", "Turn text from stdin into token ids."),
         Command("bench", "llmkit.tools.bench", "bench_cli", "Measure the speed of models, or the machine's ceilings."),
+        Command(
+            "batched-bench",
+            "llmkit.tools.batched_bench",
+            "batched_bench_cli",
+            "Measure the speed of many sequences at once.",
+        ),
+        Command("passkey", "llmkit.tools.passkey", "passkey_cli", "Find a number that is hidden in a long text."),
         Command("perplexity", "llmkit.tools.perplexity", "perplexity_cli", "Measure how well a model predicts a text."),
         Command("compare", "llmkit.tools.compare", "compare_cli", "Compare models over a text: size, quality, speed."),
         Command("inspect", "llmkit.tools.inspect", "inspect_cli", "Show what is in a model file, and whether it runs."),

@@ -141,6 +141,8 @@ def _wanted(low: float, high: float | None) -> str:
     return f"at most {high}" if low == -_FLOAT_MAX else f"from {low} to {high}"
 
 
+MAX_SEQUENCES = 1_000_000
+
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
@@ -150,6 +152,7 @@ class ContextParams:
 
     n_ctx: cells; 0 lets the context choose. n_batch: rows handed to decode at most; n_ubatch: rows computed in one pass
     at most. n_threads: 0 or -1 takes the cores there are. type_k, type_v: the types that keys and values are stored in.
+    n_seq_max: sequences that are to be held at once. kv_unified: they share n_ctx cells; else each may have n_ctx.
     """
 
     n_ctx: int = 0
@@ -158,8 +161,11 @@ class ContextParams:
     n_threads: int = 0
     type_k: str = "f16"
     type_v: str = "f16"
+    n_seq_max: int = 1
+    kv_unified: bool = True
 
     def __post_init__(self) -> None:
+        check_range("n_seq_max", self.n_seq_max, 1, MAX_SEQUENCES, "so many sequences are held at once")
         check_range("n_ctx", self.n_ctx, 0, None, "0 takes what the model was trained for, or what memory allows")
         check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
         check_range("n_ubatch", self.n_ubatch, 1, None, "so many tokens go through the model in one pass")

@@ -89,7 +89,7 @@ def json_result(
         "stop_reason": generation.stop_reason,
         "stopping_word": generation.stopping_word,
         "timings": generation.timings.to_json(),
-        "logprobs": None if generation.params.n_logprobs is None else [_step_json(token, pieces) for token in tokens],
+        "logprobs": None if generation.params.n_logprobs is None else [step_json(token, pieces) for token in tokens],
     }
 
 
@@ -104,7 +104,7 @@ def logprob_lines(tokens: list[GeneratedToken], pieces: Pieces | None) -> list[s
     return lines
 
 
-def _step_json(token: GeneratedToken, pieces: Pieces | None) -> dict[str, Any]:
+def step_json(token: GeneratedToken, pieces: Pieces | None) -> dict[str, Any]:
     """One token's log-probabilities; the fields are those of llama.cpp's completion_probabilities."""
     assert token.logprobs is not None
     step = _token_json(token.logprobs.chosen, pieces)

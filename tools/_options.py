@@ -81,6 +81,12 @@ PredictOption = Annotated[
         help="Tokens to generate at most; -1: until the text ends or the context is full; 0: only compute the prompt.",
     ),
 ]
+ParallelOption = Annotated[
+    int,
+    typer.Option(
+        "-np", "--parallel", metavar="N", help="Generate N texts, with the seeds -s, -s + 1 ...; -c holds for each."
+    ),
+]
 LogprobsOption = Annotated[
     int | None,
     typer.Option("--logprobs", metavar="N", help="Give each token's log-probability, and those of the N best."),

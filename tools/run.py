@@ -3,7 +3,7 @@
 Owns the order of things: read the prompt, open the model, compute, show. Knows nothing of how tokens are made.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmkit import report
@@ -40,6 +40,7 @@ class Request:
     display_prompt: bool = True
     as_json: bool = False
     overrides: list[str] = field(default_factory=list)
+    n_parallel: int = 1
 
 
 @with_sampling
@@ -62,6 +63,7 @@ def run_cli(
     display_prompt: options.DisplayPromptOption = True,
     as_json: options.JsonOption = False,
     n_logprobs: options.LogprobsOption = None,
+    n_parallel: options.ParallelOption = 1,
     overrides: options.OverrideOption = None,
     verbose: options.VerboseOption = False,
     quiet: options.QuietOption = False,
@@ -70,11 +72,11 @@ def run_cli(
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
-    context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v)
+    context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False)
     return run(
         Request(
             model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
-            overrides or [],
+            overrides or [], n_parallel,
         )
     )  # fmt: skip
 
@@ -94,9 +96,14 @@ def run(request: Request) -> int:
         request.model, request.context, timings, needs_text=needs_text, overrides=request.overrides
     ) as engine:
         generation = _prepare(engine, request, prompt, params, timings)
-        tokens = _complete(engine, request, prompt, generation)
-        _show_end(engine, request, generation, tokens)
-    return EXIT_INTERRUPTED if generation.stop_reason is StopReason.INTERRUPTED else 0
+        generations = [generation]
+        if request.n_parallel > 1:
+            generations = _complete_many(engine, request, prompt, generation)
+        else:
+            tokens = _complete(engine, request, prompt, generation)
+            _show_end(engine, request, generation, tokens)
+    interrupted = StopReason.INTERRUPTED in [generation.stop_reason for generation in generations]
+    return EXIT_INTERRUPTED if interrupted else 0
 
 
 def _read(request: Request) -> str | list[int]:
@@ -114,27 +121,41 @@ def _prepare(
     engine: Engine, request: Request, prompt: str | list[int], params: "GenerateParams", timings: "Timings"
 ) -> "Generation":
     """Turns the prompt into ids, checks that they fit, and only then readies the kernels."""
-    from llmkit.engine.generate import Generation, NoText
-    from llmkit.engine.sampler import Sampler, describe_chain
-    from llmkit.engine.stop_strings import StopStrings
+    from llmkit.engine.sampler import describe_chain
 
     prompt_ids = _prompt_ids(engine, prompt)
-    eog_ids = engine.tokenizer.eog_ids if engine.tokenizer else frozenset()
     request.sampling.check_ids(engine.model.config.n_vocab)
-    sampler = Sampler(request.sampling, eog_ids, engine.tokenizer)
-    stream = engine.tokenizer.stream() if engine.tokenizer else NoText()
-    seq = engine.ctx.new_sequence()
-    stops = StopStrings(request.stops.stops, request.stops.reverse_prompts)
-    stop_ids = _stop_ids(engine, request)
-    generation = Generation(
-        engine.ctx, seq, prompt_ids, sampler, params, eog_ids, stream, stops, stop_ids, timings=timings
-    )
+    generation = _generation(engine, request, prompt_ids, params, timings)
+    sampler = generation.sampler
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     seed = "" if request.sampling.greedy else f", seed {sampler.seed}"
     report.detail(f"sampling: {describe_chain(request.sampling)}{seed}")
     timings.kernels_s += engine.ctx.warm_up()
     report.detail(f"kernels: ready after {timings.kernels_s:.2f} s")
     return generation
+
+
+def _generation(
+    engine: Engine,
+    request: Request,
+    prompt_ids: list[int],
+    params: "GenerateParams",
+    timings: "Timings",
+    number: int = 0,
+) -> "Generation":
+    """Continuation number 0, 1 ... of the prompt, in the sequence with that id."""
+    from llmkit.engine.generate import Generation, NoText
+    from llmkit.engine.sampler import Sampler
+    from llmkit.engine.stop_strings import StopStrings
+
+    eog_ids = engine.tokenizer.eog_ids if engine.tokenizer else frozenset[int]()
+    sampler = Sampler(request.sampling, eog_ids, engine.tokenizer)
+    stream = engine.tokenizer.stream() if engine.tokenizer else NoText()
+    stops = StopStrings(request.stops.stops, request.stops.reverse_prompts)
+    return Generation(
+        engine.ctx, engine.ctx.memory.sequence(number), prompt_ids, sampler, params, eog_ids, stream, stops,
+        _stop_ids(engine, request), timings=timings,
+    )  # fmt: skip
 
 
 def _stop_ids(engine: Engine, request: Request) -> dict[int, str]:
@@ -180,6 +201,43 @@ def _complete(
             tokens.append(token)
         view.end(generation.tail)
     return tokens
+
+
+def _complete_many(
+    engine: Engine, request: Request, prompt: str | list[int], first: "Generation"
+) -> "list[Generation]":
+    """As many continuations as were asked for, with the seeds after the first one's; they are shown in order."""
+    from llmkit.engine.batched import BatchedGeneration, seeds
+
+    from ._batched import SequencesView, sequences_json, sequences_logprobs, spell_id
+    from ._interrupt import Interruption
+
+    prompt_ids, params, timings = list(first.prompt_ids), first.params, first.timings
+    generations = [first]
+    for i, seed in enumerate(seeds(first.sampler.seed, request.n_parallel)[1:], 1):
+        own = replace(request, sampling=replace(request.sampling, seed=seed))
+        generations.append(_generation(engine, own, prompt_ids, params, timings, i))
+    text = prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt) if engine.tokenizer else ""
+    text = text if engine.tokenizer else ",".join(map(str, prompt_ids))
+    report.note(f"generating {request.n_parallel} sequences ...")
+    with Interruption() as interruption:
+        first.interrupted = interruption
+        view = SequencesView(generations, text if request.display_prompt else "", not request.as_json)
+        if engine.tokenizer is None:
+            view.spell = spell_id
+        for which, token in BatchedGeneration(engine.ctx, generations):
+            view.add(which, token)
+        view.end()
+    if request.as_json:
+        report.result_json(sequences_json(engine.model.name, view, engine.tokenizer))
+    elif params.n_logprobs is not None:
+        for line in sequences_logprobs(view, engine.tokenizer):
+            report.note(line)
+    for i, generation in enumerate(generations):
+        report.detail(f"sequence {i}: seed {generation.sampler.seed}, stop: {generation.stop_reason}")
+    for line in timings.lines():
+        report.note(line)
+    return generations
 
 
 def _view(engine: Engine, request: Request, prompt: str | list[int]) -> "View":

@@ -15,6 +15,7 @@ from llmkit.engine.memory_limit import check_room, choose_n_ctx
 from llmkit.engine.thread_team import ThreadTeam, default_threads
 from llmkit.engine.ubatch import Piece, fill_inputs, split
 from llmkit.errors import LlmkitError, NumericsError, UsageError
+from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.chain import Chain
 from llmkit.memory.kinds import memory_layout
 from llmkit.memory.kv_cache import KvCache
@@ -38,14 +39,17 @@ class Context:
         self.model, self.params = model, params or ContextParams()
         params = self.params
         layout = model.layout(params.type_k, params.type_v)
-        self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout)
+        n_full = 1 if params.kv_unified else params.n_seq_max
+        self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout, n_full)
         kinds = memory_layout(model.config.windows, layout, self.n_ctx, swa_full=True)
         if 0 < model.n_positions < self.n_ctx:
             message = f"a context of {self.n_ctx} tokens, but {model.name} knows {model.n_positions} positions"
             raise UsageError(message, f"give -c {model.n_positions} or less")
         self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)
         self.n_threads = params.n_threads if params.n_threads > 0 else default_threads()
-        self.kv = KvCache(kinds, self.n_ctx, model.n_positions)
+        # Each further sequence may leave a block half empty, and begin with a copy of another's half-full one.
+        n_cells = n_full * self.n_ctx + 2 * BLOCK_CELLS * (params.n_seq_max - 1)
+        self.kv = KvCache(kinds, self.n_ctx, model.n_positions, n_cells)
         self.memory = Memory(self.kv, can_shift=False)
         self._inputs = PlanInputs(-(-self.n_ubatch // 8) * 8)
         graph, logits = model.build(self._inputs, layout, self.kv.pool.addresses.ctypes.data, self.n_ctx)

@@ -150,16 +150,20 @@ class Generation:
 
     def __iter__(self) -> Iterator[GeneratedToken]:
         self.sampler.accept(self.prompt_ids)
-        logits = self._prefill()
+        logits = self.prefill()
         while self.stop_reason is None and logits is not None:
-            yield self._next_token(logits)
+            yield self.choose(logits)
             if self.stop_reason is None:
                 logits = self._decode_last()
+        self.finish()
+
+    def finish(self) -> None:
+        """Finds the tail: no further token comes."""
         self.tail = self.stops.push(self.stream.finish())
         self._note_stop_string()
         self.tail += self.stops.finish()
 
-    def _prefill(self) -> NDArray[np.float32] | None:
+    def prefill(self) -> NDArray[np.float32] | None:
         """Computes the prompt in chunks; the last token's logits, or None if nothing is to be chosen from them."""
         began = time.perf_counter()
         n_batch, n_prompt = self.params.n_batch, len(self.prompt_ids)
@@ -180,7 +184,7 @@ class Generation:
             self.stop_reason = StopReason.LIMIT
         return logits
 
-    def _next_token(self, logits: NDArray[np.float32]) -> GeneratedToken:
+    def choose(self, logits: NDArray[np.float32]) -> GeneratedToken:
         """Chooses and spells a token, and decides whether it is the last."""
         began = time.perf_counter()
         token = self.sampler.sample(logits)

@@ -51,21 +51,24 @@ def check_room(n_bytes: int, what: str) -> None:
         raise UsageError(message, "ask for fewer at a time")
 
 
-def choose_n_ctx(wanted: int, n_ctx_train: int, layout: KvLayout) -> tuple[int, str]:
+def choose_n_ctx(wanted: int, n_ctx_train: int, layout: KvLayout, n_full: int = 1) -> tuple[int, str]:
     """The context's size in tokens and where it comes from; 0 wants the smaller of training context and memory.
 
-    ContextFullError when more is wanted than the machine's whole memory holds.
+    n_full: how many sequences may have that many. ContextFullError when more is wanted than the machine's whole memory
+    holds.
     """
     if wanted > 0:
-        n_bytes, total = -(-wanted // BLOCK_CELLS) * layout.block_bytes, total_memory()
+        n_bytes, total = n_full * -(-wanted // BLOCK_CELLS) * layout.block_bytes, total_memory()
         if n_bytes > total:
+            for_all = f" in each of {n_full} sequences" if n_full > 1 else ""
             message = (
-                f"a context of {wanted} tokens takes {n_bytes / 2**30:.1f} GiB for keys and values, "
+                f"a context of {wanted} tokens{for_all} takes {n_bytes / 2**30:.1f} GiB for keys and values, "
                 f"but the machine has {total / 2**30:.1f} GiB of memory"
             )
-            raise ContextFullError(message, f"-c {total // layout.block_bytes * BLOCK_CELLS} would be the most")
+            most = total // n_full // layout.block_bytes * BLOCK_CELLS
+            raise ContextFullError(message, f"-c {most} would be the most")
         return wanted, "as asked"
-    room = free_memory() // 2 // layout.block_bytes * BLOCK_CELLS
+    room = free_memory() // 2 // n_full // layout.block_bytes * BLOCK_CELLS
     if room < n_ctx_train:
         return max(BLOCK_CELLS, room), "what half of the free memory holds"
     return n_ctx_train, "the model's training context"

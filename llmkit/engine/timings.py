@@ -36,8 +36,9 @@ class Timings:
         return _rate(self.decode_n, self.decode_s)
 
     def mark_first_token(self) -> None:
-        """The first token's text is known now."""
-        self.first_token_s = time.perf_counter() - self.started
+        """A token's text is known now: the first, unless there was one before."""
+        if self.first_token_s is None:
+            self.first_token_s = time.perf_counter() - self.started
 
     def to_json(self) -> dict[str, float | int | None]:
         """Times in milliseconds, names as in llama.cpp's server where it has them."""

@@ -31,11 +31,14 @@ class _Tail(NamedTuple):
 
 
 class KvCache:
-    """At least `n_ctx` cells of each kind, shared by any number of sequences. n_positions: 0, or how many there are."""
+    """At least `n_cells` cells of each kind, shared by any number of sequences of up to `n_ctx` tokens.
 
-    def __init__(self, layout: MemoryLayout, n_ctx: int, n_positions: int = 0) -> None:
+    n_positions: how many there are, 0 for any number. n_cells: 0 for as many as n_ctx.
+    """
+
+    def __init__(self, layout: MemoryLayout, n_ctx: int, n_positions: int = 0, n_cells: int = 0) -> None:
         self.kinds, self.n_ctx, self.n_positions = layout.kinds, n_ctx, n_positions
-        n_blocks = -(-n_ctx // BLOCK_CELLS)
+        n_blocks = -(-(n_cells or n_ctx) // BLOCK_CELLS)
         self.pools = [BlockPool(kind.layout.block_bytes, n_blocks) for kind in layout.kinds]
         self.sequences: set[Sequence] = set()
 

@@ -109,9 +109,11 @@ class Memory:
             self._kv.replace(self._ids[seq_id], with_positions(chain, p0, p1, change, self._windows))
 
     def clear(self) -> None:
-        """Removes all tokens of all sequences."""
+        """Removes all tokens of all sequences; the peak of what was used is counted anew."""
         for seq in self._kv.sequences:
             self._kv.truncate(seq, 0)
+        for pool in self._kv.pools:
+            pool.n_peak = pool.n_used
 
     # -- questions ------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,16 @@ class FakeSequence:
         return len(self.tokens)
 
 
+class FakeSequences:
+    """A context's sequences by their ids."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[int, FakeSequence] = {}
+
+    def sequence(self, seq_id: int) -> FakeSequence:
+        return self._sequences.setdefault(seq_id, FakeSequence())
+
+
 class FakeContext:
     """Answers with the logits that `script` gives for the tokens so far, and keeps a list of what it was handed.
 
@@ -34,6 +44,7 @@ class FakeContext:
         self.script = script
         self.calls: list[tuple[list[int], str]] = []
         self.on_decode: Callable[[], None] = lambda: None
+        self.memory = FakeSequences()
         self.n_warm_ups = 0
         self._rows = np.zeros((1, n_vocab), dtype=np.float32)
 
