@@ -149,6 +149,18 @@ class Emitter:
         nan = b.or_(b.lshr(bits, c(16)), c(64))
         return b.trunc(b.select(b.fcmp_unordered("uno", value, value), nan, rounded), I16X16)
 
+    def lookup_f32(self, table: Value, index: Value) -> Value:
+        """Lane index & 15 of `table` for each of 16 lanes. Here by way of memory."""
+        with self.b.goto_entry_block():
+            place = self.b.alloca(F32, 16)
+        self.b.store(table, self.b.bitcast(place, F32X16.as_pointer())).align = 4
+        found = ir.Constant(F32X16, ir.Undefined)
+        low = self.b.and_(index, self.const(I32X16, 15))
+        for lane in range(16):
+            value = self.b.load(self.b.gep(place, [self.b.extract_element(low, I32(lane))]))
+            found = self.b.insert_element(found, value, I32(lane))
+        return found
+
     # -- reductions: fixed trees, upper half onto lower -----------------------------------------------------------
 
     def _halves(self, value: Value) -> tuple[Value, Value]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from llmkit.simd.emitter import I8X32, I8X64, I32, I32X16, Emitter, Value
+from llmkit.simd.emitter import F32, F32X16, I8X32, I8X64, I32, I32X16, Emitter, Value
 
-I16X16, I32X8 = ir.VectorType(ir.IntType(16), 16), ir.VectorType(I32, 8)
+I16X16, I32X8, F32X8 = ir.VectorType(ir.IntType(16), 16), ir.VectorType(I32, 8), ir.VectorType(F32, 8)
 
 
 class Avx512Vnni(Emitter):
@@ -23,6 +23,9 @@ class Avx512Vnni(Emitter):
     def lookup16(self, codes: Value, table: Sequence[int]) -> Value:
         entries = ir.Constant(I8X64, list(table) * 4)
         return self.intrinsic("llvm.x86.avx512.pshuf.b.512", I8X64, [entries, codes])
+
+    def lookup_f32(self, table: Value, index: Value) -> Value:
+        return self.intrinsic("llvm.x86.avx512.permvar.sf.512", F32X16, [table, index])
 
 
 class Avx2(Emitter):
@@ -54,3 +57,12 @@ class Avx2(Emitter):
         entries = ir.Constant(I8X32, list(table) * 2)
         low, high = (self.intrinsic("llvm.x86.avx2.pshuf.b", I8X32, [entries, half]) for half in self._halves(codes))
         return self.b.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, 64), list(range(64))))
+
+    def lookup_f32(self, table: Value, index: Value) -> Value:
+        def half_of(places: Value) -> Value:
+            low, high = (self.intrinsic("llvm.x86.avx2.permps", F32X8, [t, places]) for t in self._halves(table))
+            bit_3 = self.b.shl(places, ir.Constant(I32X8, [28] * 8))
+            return self.b.select(self.b.icmp_signed("<", bit_3, ir.Constant(I32X8, [0] * 8)), high, low)
+
+        low, high = (half_of(places) for places in self._halves(index))
+        return self.b.shuffle_vector(low, high, ir.Constant(I32X16, list(range(16))))
