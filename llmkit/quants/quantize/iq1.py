@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from llmkit.kernels.jit import helper
-from llmkit.quants.quantize.iq_part import nearest_of_8
+from llmkit.quants.quantize.iq_nearest import nearest_of_8
+from llmkit.quants.quantize.iq_neighbours import FIRST_LOT_3
 from llmkit.simd.lanes import absolute, larger, splat_i32, vstore_i32, where
 from llmkit.simd.lookup import first_lane, lane_f32, lanes_after, lanes_before, table_f32
 from llmkit.simd.ops import hmax, load_f32, load_i32, splat, store_f32, store_i32, vload, vload_splat
@@ -89,7 +90,7 @@ def find_pattern(part, k, x, scale, goes_up, table):
         combination = 3 * combination + load_i32(part + LEVELS + 32 * k + 4 * i)
     entry, off_grid = load_i32(table + 4 * combination), 0
     if entry < 0:
-        lots, n_lots, off_grid = table + 4 * 6576 + 64 * (-entry >> 5), -entry & 31, 1
+        lots, n_lots, off_grid = table + FIRST_LOT_3 + 64 * (-entry >> 5), -entry & 31, 1
         levels = splat(scale) * (UP_LEVELS() if goes_up else DOWN_LEVELS())
         entry = nearest_of_8(lots, n_lots, levels, x + 32 * k, part + WEIGHTS + 32 * k)
     store_i32(part + ENTRIES + 4 * k, entry)

@@ -6,9 +6,8 @@ Source: llama.cpp, ggml-quants (quantize_row_iq1_m_impl).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ1
 from llmkit.quants.quantize.iq1 import (
     DOWN,
@@ -29,8 +28,8 @@ from llmkit.quants.quantize.iq1 import (
     no_split,
     sort_places,
 )
-from llmkit.quants.quantize.iq_neighbours import neighbours
-from llmkit.quants.quantize.iq_part import scale_levels
+from llmkit.quants.quantize.iq_levels import scale_levels
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import scratch, splat_i32, where
 from llmkit.simd.lookup import lane_i32, table_f32, table_i32
@@ -51,7 +50,6 @@ from llmkit.simd.ops import (
     zero_bytes,
 )
 
-_NEIGHBOURS = neighbours(IQ1, 8, 3, 3)
 _SMALLEST, _GROW = np.float32(1e-7), np.float32(1.1125)
 # Lanes: four places, and for each the shifts of the first and the second 8 values: up up, up down, down up, down down.
 _OFFSET = table_i32([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4)
@@ -148,8 +146,8 @@ def _store_scale(y, i, level, shift):
     store_u8(upper, load_u8(upper) | (shift & 2) << 2 | (shift & 1) << 7)
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ1, 8, 3, 3)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales, terms, shifts, entries = _part(), _scales(), _terms(), _shifts(), _entries()
     for block in range(n_rows * n_cols // 256):
         x, y = source + 1024 * block, target + 56 * block
@@ -183,8 +181,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         bits = f32_to_f16_bits(d * _GROW)
         for i in range(4):
             store_u16(y + 48 + 2 * i, load_u16(y + 48 + 2 * i) | (bits >> 4 * i & 15) << 12)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

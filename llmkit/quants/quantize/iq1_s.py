@@ -6,9 +6,8 @@ Source: llama.cpp, ggml-quants (quantize_row_iq1_s_impl).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ1
 from llmkit.quants.quantize.iq1 import (
     DOWN,
@@ -29,8 +28,8 @@ from llmkit.quants.quantize.iq1 import (
     no_split,
     sort_places,
 )
-from llmkit.quants.quantize.iq_neighbours import neighbours
-from llmkit.quants.quantize.iq_part import scale_levels
+from llmkit.quants.quantize.iq_levels import scale_levels
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import scratch
 from llmkit.simd.lookup import lane_i32, table_f32
@@ -47,7 +46,6 @@ from llmkit.simd.ops import (
     zero_bytes,
 )
 
-_NEIGHBOURS = neighbours(IQ1, 8, 3, 3)
 _LOW, _MIDDLE, _HIGH = (table_f32(levels) for levels in zip(UP, DOWN, strict=True))
 _SMALLEST, _GROW = np.float32(1e-12), np.float32(1.125)
 # Sums up to each place of the order, 33 twice over: lanes go through places and, for each, both shifts.
@@ -112,8 +110,8 @@ def _search(part, x, table, sums_x, sums_w):
     return scale, goes_up, True
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ1, 8, 3, 3)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales, sums_x, sums_w = _part(), _scales(), _sums_x(), _sums_w()
     zero_bytes(scales, 64)
     for block in range(n_rows * n_cols // 256):
@@ -143,8 +141,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         for i in range(8):
             upper = (lane_i32(levels, i) | (going_down >> i & 1) << 3) << 12
             store_u16(y + 34 + 2 * i, load_u16(y + 34 + 2 * i) | upper)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

@@ -6,11 +6,11 @@ Source: llama.cpp, ggml-quants (quantize_row_iq2_s_impl).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ2_S
-from llmkit.quants.quantize.iq_neighbours import neighbours
+from llmkit.quants.quantize.iq_levels import scale_levels, store_scale_pairs
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_part import (
     CHOSEN,
     PART_BYTES,
@@ -19,14 +19,11 @@ from llmkit.quants.quantize.iq_part import (
     any_off_grid,
     fit_once_more,
     nothing,
-    positive_scale,
     prepare_search,
-    scale_levels,
-    split_signs,
     start_search,
-    store_scale_pairs,
     try_scales,
 )
+from llmkit.quants.quantize.iq_signs import positive_scale, split_signs
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import scratch
 from llmkit.simd.lookup import table_f32
@@ -43,7 +40,6 @@ from llmkit.simd.ops import (
     zero_bytes,
 )
 
-_NEIGHBOURS = neighbours(IQ2_S, 8, 3, 1)
 _steps = np.arange(-9, 10, dtype=np.float32) * np.float32(0.1) + np.float32(5)
 _FIRST_16, _LAST_3 = table_f32(_steps[:16].tolist()), table_f32(_steps[16:].tolist())
 _SMALLEST, _QUARTER, _SHRINK = np.float32(1e-8), np.float32(0.25), np.float32(0.9875)
@@ -68,8 +64,8 @@ def _search(part, x, importance, sigma2, table):
     return positive_scale(part, 16, 255)
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ2_S, 8, 3, 1)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales = _part(), _scales()
     for block in range(n_rows * n_cols // 256):
         x, y = source + 1024 * block, target + 82 * block
@@ -92,8 +88,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         d = largest / np.float32(31.0)
         store_u16(y, f32_to_f16_bits(d * _SHRINK))
         store_scale_pairs(y + 74, scale_levels(scales, d, 15), 8)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

@@ -6,11 +6,11 @@ Source: llama.cpp, ggml-quants (quantize_row_iq2_xs_impl).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ2_XS
-from llmkit.quants.quantize.iq_neighbours import neighbours
+from llmkit.quants.quantize.iq_levels import scale_levels, store_scale_pairs
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_part import (
     CHOSEN,
     PART_BYTES,
@@ -18,22 +18,17 @@ from llmkit.quants.quantize.iq_part import (
     WEIGHTS,
     any_off_grid,
     fit_once_more,
-    make_signs_even,
     nothing,
-    positive_scale,
     prepare_search,
-    scale_levels,
-    split_signs,
     start_search,
-    store_scale_pairs,
     try_scales,
 )
+from llmkit.quants.quantize.iq_signs import make_signs_even, positive_scale, split_signs
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import scratch
 from llmkit.simd.lookup import table_f32
 from llmkit.simd.ops import f32_to_f16_bits, load_i32, splat, store_f32, store_u16, zero_bytes
 
-_NEIGHBOURS = neighbours(IQ2_XS, 8, 3, 2)
 _steps = np.arange(-9, 10, dtype=np.float32) * np.float32(0.1) + np.float32(5)
 _FIRST_16, _LAST_3 = table_f32(_steps[:16].tolist()), table_f32(_steps[16:].tolist())
 _SMALLEST = np.float32(1e-15)
@@ -57,8 +52,8 @@ def _search(part, x, importance, sigma2, table):
     return positive_scale(part, 16, 127)
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ2_XS, 8, 3, 2)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales = _part(), _scales()
     for block in range(n_rows * n_cols // 256):
         x, y = source + 1024 * block, target + 74 * block
@@ -78,8 +73,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         d = largest / np.float32(31.0)
         store_u16(y, f32_to_f16_bits(d))
         store_scale_pairs(y + 66, scale_levels(scales, d, 15), 8)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

@@ -6,27 +6,23 @@ Source: llama.cpp, ggml-quants (quantize_row_iq2_xxs_impl, make_qp_quants).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ2_XXS
-from llmkit.quants.quantize.iq_neighbours import neighbours
+from llmkit.quants.quantize.iq_levels import scale_levels
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_part import (
     CHOSEN,
     PART_BYTES,
     VALUES,
     WEIGHTS,
     fit_once_more,
-    make_signs_even,
     nothing,
-    positive_scale,
     prepare_search,
-    scale_levels,
-    signs_of_32,
-    split_signs,
     start_search,
     try_scales,
 )
+from llmkit.quants.quantize.iq_signs import make_signs_even, positive_scale, signs_of_32, split_signs
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import nearest_int, scratch, splat_i32, to_f32, where
 from llmkit.simd.lookup import (
@@ -51,7 +47,6 @@ from llmkit.simd.ops import (
     zero_bytes,
 )
 
-_NEIGHBOURS = neighbours(IQ2_XXS, 8, 3, 2)
 _STEPS = table_f32((np.arange(-6, 10, dtype=np.float32) * np.float32(0.1) + np.float32(5)).tolist())
 _tries = np.array([0, -4, -3, -2, -1, 1, 2, 3, 4], np.float32) * np.float32(0.1) + np.float32(4)
 _LINEAR_STEPS = table_f32([*_tries.tolist(), *[4.0] * 7])
@@ -128,8 +123,8 @@ def _search(part, levels, x, importance, sigma2, table):
     return positive_scale(part, 32, 127)
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ2_XXS, 8, 3, 2)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales, linear = _part(), _scales(), _levels()
     zero_bytes(scales, 64)
     for block in range(n_rows * n_cols // 256):
@@ -152,8 +147,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         levels = scale_levels(scales, d, 15)
         for i in range(8):
             store_i32(y + 6 + 8 * i, load_i32(y + 6 + 8 * i) | lane_i32(levels, i) << 28)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

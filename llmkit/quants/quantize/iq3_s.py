@@ -6,11 +6,11 @@ Source: llama.cpp, ggml-quants (quantize_row_iq3_s_impl).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ3_S
-from llmkit.quants.quantize.iq_neighbours import neighbours
+from llmkit.quants.quantize.iq_levels import scale_levels, store_scale_pairs
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_part import (
     CHOSEN,
     PART_BYTES,
@@ -18,20 +18,16 @@ from llmkit.quants.quantize.iq_part import (
     WEIGHTS,
     any_off_grid,
     fit_once_more,
-    positive_scale,
     prepare_search,
-    scale_levels,
-    split_signs,
     start_search,
-    store_scale_pairs,
     try_scales,
 )
+from llmkit.quants.quantize.iq_signs import positive_scale, split_signs
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import scratch
 from llmkit.simd.lookup import table_f32
 from llmkit.simd.ops import f32_to_f16_bits, load_i32, splat, store_f32, store_u8, store_u16, zero_bytes
 
-_NEIGHBOURS = neighbours(IQ3_S, 4, 8, 3)
 _steps = np.arange(-9, 10, dtype=np.float32) * np.float32(0.2) + np.float32(15)
 _FIRST_16, _LAST_3 = table_f32(_steps[:16].tolist()), table_f32(_steps[16:].tolist())
 _GROW = np.float32(1.033)
@@ -67,8 +63,8 @@ def _store_part(part, y, i, place_of):
         store_u8(y + 74 + 4 * place_of + k, load_i32(part + SIGNS + 4 * k))
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ3_S, 4, 8, 3)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales = _part(), _scales()
     zero_bytes(scales, 64)
     for block in range(n_rows * n_cols // 256):
@@ -79,7 +75,7 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         largest, n_stored = np.float32(0.0), 0
         for i in range(8):
             scale = _search(part, x + 128 * i, weights + 128 * i if weights else 0, sigma2, table)
-            # llama.cpp leaves no room for a part of zeros, so what follows it lies one place too low. These are its bytes.
+            # For a part of zeros llama.cpp leaves no room: what follows lies a place too low. These are its bytes.
             if scale < 0:
                 scale = np.float32(0.0)
             else:
@@ -92,8 +88,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         d = largest / np.float32(31.0)
         store_u16(y, f32_to_f16_bits(d * _GROW))
         store_scale_pairs(y + 106, scale_levels(scales, d, 15), 4)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

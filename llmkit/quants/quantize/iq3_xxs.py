@@ -6,33 +6,28 @@ Source: llama.cpp, ggml-quants (quantize_row_iq3_xxs_impl).
 from __future__ import annotations
 
 import numpy as np
-from numba import void
 
-from llmkit.kernels.jit import entry, helper, i64
+from llmkit.kernels.jit import helper
 from llmkit.quants.iq_grids import IQ3_XXS
-from llmkit.quants.quantize.iq_neighbours import neighbours
+from llmkit.quants.quantize.iq_levels import scale_levels
+from llmkit.quants.quantize.iq_neighbours import table_quantizer
 from llmkit.quants.quantize.iq_part import (
     CHOSEN,
     PART_BYTES,
     WEIGHTS,
     any_off_grid,
     fit_once_more,
-    make_signs_even,
     nothing,
-    positive_scale,
     prepare_search,
-    scale_levels,
-    signs_of_32,
-    split_signs,
     start_search,
     try_scales,
 )
+from llmkit.quants.quantize.iq_signs import make_signs_even, positive_scale, signs_of_32, split_signs
 from llmkit.quants.quantize.iq_weights import sum_of_squares, weigh
 from llmkit.simd.lanes import scratch
 from llmkit.simd.lookup import lane_i32, table_f32
 from llmkit.simd.ops import f32_to_f16_bits, load_i32, splat, store_f32, store_i32, store_u8, store_u16, zero_bytes
 
-_NEIGHBOURS = neighbours(IQ3_XXS, 4, 8, 2)
 _steps = np.arange(-15, 16, dtype=np.float32) * np.float32(0.2) + np.float32(15)
 _FIRST_16, _LAST_15 = table_f32(_steps[:16].tolist()), table_f32(_steps[16:].tolist())
 _SMALLEST, _GROW = np.float32(1e-8), np.float32(1.0125)
@@ -56,8 +51,8 @@ def _search(part, x, importance, sigma2, table):
     return positive_scale(part, 32, 127)
 
 
-@entry(void(*[i64] * 6))
-def _quantize(source, target, n_rows, n_cols, importance, table):
+@table_quantizer(IQ3_XXS, 4, 8, 2)
+def quantize(source, target, n_rows, n_cols, importance, table):
     part, scales = _part(), _scales()
     zero_bytes(scales, 64)
     for block in range(n_rows * n_cols // 256):
@@ -80,8 +75,3 @@ def _quantize(source, target, n_rows, n_cols, importance, table):
         levels = scale_levels(scales, d, 15)
         for i in range(8):
             store_i32(y + 66 + 4 * i, load_i32(y + 66 + 4 * i) | lane_i32(levels, i) << 28)
-
-
-def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
-    """See registry."""
-    _quantize(source, target, n_rows, n_cols, importance, _NEIGHBOURS.ctypes.data)

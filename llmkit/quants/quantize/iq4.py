@@ -5,6 +5,8 @@ Source: llama.cpp, ggml-quants (quantize_row_iq4_nl_impl, kvalues_iq4nl); sums a
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from llmkit.kernels.jit import helper
@@ -17,7 +19,7 @@ _LEVELS = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 _VALUES = table_f32(_LEVELS)
 # Lane i is halfway between levels i - 1 and i. A distance from there is exact in float32, so that the nearer level of a
 # value is found by one comparison.
-_HALFWAY = table_f32([0.0, *[(low + high) / 2 for low, high in zip(_LEVELS, _LEVELS[1:], strict=False)]])
+_HALFWAY = table_f32([0.0, *[(low + high) / 2 for low, high in pairwise(_LEVELS)]])
 # What the value of largest magnitude becomes: -134 to -120; lane 0 is another first try.
 _LARGEST = table_f32([0.0, *[-127.0 + step for step in range(-7, 8)]])
 _SMALLEST = np.float32(1e-15)

@@ -12,12 +12,17 @@ iq3xs_init_impl, which sort by distance and place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
-from numba import types
+from numba import types, void
 from numpy.typing import NDArray
 
 from llmkit.kernels.jit import entry, i64
 
+# Bytes in front of the lots: of 8 columns of 3 levels, and of 4 columns of 8 levels.
+FIRST_LOT_3, FIRST_LOT_8 = (64 * -(-n // 16) for n in (3**8, 8**4))
 _FARTHEST = 4 * 7 * 7  # of 4 columns of 8 levels; 8 columns of 3 levels are nearer
 
 
@@ -72,7 +77,7 @@ def neighbours(grid: NDArray[np.uint16], n_cols: int, n_levels: int, n_distances
     fields = grid[None, :] >> np.arange(0, 16, bits, dtype=np.uint16)[:, None]
     columns = np.ascontiguousarray(fields & ((1 << bits) - 1)).astype(np.uint8)
     n_combinations = n_levels**n_cols
-    first = lots_from(n_combinations)
+    first = -(-n_combinations // 16) * 16
     on_grid = np.zeros(n_combinations, np.int32)
     digits = n_levels ** np.arange(n_cols)
     n_lots = _fill(columns, n_levels, n_distances, on_grid, np.empty(0, np.int32))
@@ -83,6 +88,15 @@ def neighbours(grid: NDArray[np.uint16], n_cols: int, n_levels: int, n_distances
     return table
 
 
-def lots_from(n_combinations: int) -> int:
-    """Where the lots begin, in int32."""
-    return -(-n_combinations // 16) * 16
+def table_quantizer(grid: NDArray[np.uint16], n_cols: int, n_levels: int, n_distances: int) -> Callable[[Any], Any]:
+    """As jit.quantizer, for a kernel that has the address of a codebook's table as its last argument."""
+
+    def decorate(function: Any) -> Callable[[int, int, int, int, int], None]:
+        compiled, table = entry(void(*[i64] * 6))(function), neighbours(grid, n_cols, n_levels, n_distances)
+
+        def quantize(source: int, target: int, n_rows: int, n_cols: int, importance: int) -> None:
+            compiled(source, target, n_rows, n_cols, importance, table.ctypes.data)
+
+        return quantize
+
+    return decorate

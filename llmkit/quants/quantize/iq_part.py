@@ -10,19 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from llmkit.kernels.jit import helper
-from llmkit.simd.lanes import clamp, larger, nearest_int, splat_i32, square_root, vload_i32, vstore_i32, where
-from llmkit.simd.lookup import (
-    first_lane,
-    hmin,
-    hmin_i32,
-    lane_f32,
-    lane_i32,
-    lanes_after,
-    lookup,
-    mask_bits,
-    table_f32,
-    table_i32,
-)
+from llmkit.quants.quantize.iq_nearest import nearest_of_4, nearest_of_8
+from llmkit.quants.quantize.iq_neighbours import FIRST_LOT_3, FIRST_LOT_8
+from llmkit.simd.lanes import clamp, larger, nearest_int, splat_i32, square_root, vload_i32, vstore_i32
+from llmkit.simd.lookup import first_lane, lane_f32, lanes_after, lookup, table_f32
 from llmkit.simd.ops import (
     hmax,
     load_f32,
@@ -30,7 +21,6 @@ from llmkit.simd.ops import (
     splat,
     store_f32,
     store_i32,
-    store_u8,
     vload,
     vload_splat,
     vstore,
@@ -47,40 +37,7 @@ COMBINATIONS, ENTRIES = 512, 1024  # for each pattern 16 int32, one for each sca
 TRIED = 1536  # those scales, 16 float32
 PART_BYTES = 1600
 
-_FLOAT_MAX = np.float32(3.4028234663852886e38)
 ODD_3, ODD_8 = table_f32([1, 3, 5, 7]), table_f32([1, 3, 5, 7, 9, 11, 13, 15])  # the fourth of three is not used
-_LANES = table_i32(list(range(16)))
-
-
-@helper
-def split_signs(part, x, n_values):
-    """VALUES and SIGNS of x."""
-    for i in range(0, n_values, 16):
-        v = vload(x + 4 * i)
-        positive = v >= splat(0.0)
-        vstore(part + VALUES + 4 * i, where(positive, v, -v))
-        bits = mask_bits(~positive)
-        store_i32(part + SIGNS + i // 2, bits & 255)
-        store_i32(part + SIGNS + i // 2 + 4, bits >> 8)
-
-
-@helper
-def make_signs_even(part, x, n_values):
-    """Flips the sign that weighs least where 8 values have an odd number of negative ones: the file holds 7 signs."""
-    for k in range(n_values // 8):
-        signs = load_i32(part + SIGNS + 4 * k)
-        odd = signs ^ signs >> 4
-        odd ^= odd >> 2
-        if (odd ^ odd >> 1) & 1:
-            least, least_at = _FLOAT_MAX, 0
-            for i in range(8 * k, 8 * k + 8):
-                cost = load_f32(part + WEIGHTS + 4 * i) * load_f32(x + 4 * i) * load_f32(x + 4 * i)
-                if i == 8 * k or cost < least:
-                    least, least_at = cost, i
-            value = part + VALUES + 4 * least_at
-            store_f32(value, -load_f32(value))
-            signs ^= 1 << (least_at - 8 * k)
-        store_i32(part + SIGNS + 4 * k, signs & 127)
 
 
 @helper
@@ -91,61 +48,6 @@ def prepare_search(part, n_values):
         vstore(part + ROOTS + i, square_root(vload(part + WEIGHTS + i)))
         largest = larger(largest, vload(part + VALUES + i))
     return hmax(largest)
-
-
-# -- neighbours -------------------------------------------------------------------------------------------------------
-
-
-@helper
-def _costs(levels, value, weight):
-    """weight * (level - value)^2 of each level, one after the other."""
-    difference = levels - vload_splat(value)
-    return vload_splat(weight) * difference * difference
-
-
-@helper
-def _first_best(lots, best, lot_of):
-    """The entry whose cost is least, the first of equals; -1 where every cost is too large for a float32, or NaN."""
-    place = where(best == splat(hmin(best)), lot_of * splat_i32(16) + _LANES(), splat_i32(1 << 30))
-    first = hmin_i32(place)
-    return load_i32(lots + 4 * first) if first >= 0 else -1
-
-
-@helper
-def nearest_of_8(lots, n_lots, levels, values, weights):
-    """The entry of a list of neighbours that is nearest to 8 values: the least sum of weight * (level - value)^2."""
-    c0, c1 = _costs(levels, values, weights), _costs(levels, values + 4, weights + 4)
-    c2, c3 = _costs(levels, values + 8, weights + 8), _costs(levels, values + 12, weights + 12)
-    c4, c5 = _costs(levels, values + 16, weights + 16), _costs(levels, values + 20, weights + 20)
-    c6, c7 = _costs(levels, values + 24, weights + 24), _costs(levels, values + 28, weights + 28)
-    best, lot_of = splat(_FLOAT_MAX), splat_i32(-1)
-    for lot in range(n_lots):
-        entry = vload_i32(lots + 64 * lot)
-        cost = lookup(c0, entry) + lookup(c1, entry >> splat_i32(2)) + lookup(c2, entry >> splat_i32(4))
-        cost = cost + lookup(c3, entry >> splat_i32(6)) + lookup(c4, entry >> splat_i32(8))
-        cost = cost + lookup(c5, entry >> splat_i32(10)) + lookup(c6, entry >> splat_i32(12))
-        cost = cost + lookup(c7, entry >> splat_i32(14))
-        closer = cost < best
-        best, lot_of = where(closer, cost, best), where(closer, splat_i32(lot), lot_of)
-    return _first_best(lots, best, lot_of)
-
-
-@helper
-def nearest_of_4(lots, n_lots, levels, values, weights):
-    """As nearest_of_8, for 4 values."""
-    c0, c1 = _costs(levels, values, weights), _costs(levels, values + 4, weights + 4)
-    c2, c3 = _costs(levels, values + 8, weights + 8), _costs(levels, values + 12, weights + 12)
-    best, lot_of = splat(_FLOAT_MAX), splat_i32(-1)
-    for lot in range(n_lots):
-        entry = vload_i32(lots + 64 * lot)
-        cost = lookup(c0, entry) + lookup(c1, entry >> splat_i32(4)) + lookup(c2, entry >> splat_i32(8))
-        cost = cost + lookup(c3, entry >> splat_i32(12))
-        closer = cost < best
-        best, lot_of = where(closer, cost, best), where(closer, splat_i32(lot), lot_of)
-    return _first_best(lots, best, lot_of)
-
-
-# -- scales -----------------------------------------------------------------------------------------------------------
 
 
 @helper
@@ -172,9 +74,9 @@ def _round_4(part, pattern, inverse):
 
 @helper
 def find_patterns(part, n_values, size, table, inverse, scales, n_scales):
-    """COMBINATIONS and ENTRIES for each of n_scales <= 16 scales (lanes; `inverse` is 1 / scale): `size` values each."""
+    """COMBINATIONS and ENTRIES of patterns of `size` values for n_scales <= 16 scales (lanes; inverse is 1 / scale)."""
     vstore(part + TRIED, scales)
-    first_lot = table + (4 * 6576 if size == 8 else 4 * 4096)
+    first_lot = table + (FIRST_LOT_3 if size == 8 else FIRST_LOT_8)
     for k in range(n_values // size):
         combinations = _round_8(part, k, inverse) if size == 8 else _round_4(part, k, inverse)
         vstore_i32(part + COMBINATIONS + 64 * k, combinations)
@@ -279,36 +181,3 @@ def fit_once_more(part, n_values, size, table, everything):
     qx, q2 = scale_sums(part, n_values, size)
     if lane_f32(q2, 0) > 0:
         store_f32(part + SCALE, lane_f32(qx, 0) / lane_f32(q2, 0))
-
-
-@helper
-def positive_scale(part, n_values, all_signs):
-    """SCALE without its sign, which goes to SIGNS (`all_signs`: those of 8 values)."""
-    scale = load_f32(part + SCALE)
-    if scale < 0:
-        scale = -scale
-        for k in range(n_values // 8):
-            store_i32(part + SIGNS + 4 * k, ~load_i32(part + SIGNS + 4 * k) & all_signs)
-    return scale
-
-
-@helper
-def scale_levels(scales, d, most):
-    """1 + 2 l of up to 16 scales (float32) as multiples of d: the l, 0..most."""
-    return clamp(nearest_int(splat(0.5) * (splat(np.float32(1.0) / d) * vload(scales) - splat(1.0))), 0, most)
-
-
-@helper
-def store_scale_pairs(target, levels, n_bytes):
-    """Levels of 4 bits, two a byte, the first lower."""
-    for i in range(n_bytes):
-        store_u8(target + i, lane_i32(levels, 2 * i) | lane_i32(levels, 2 * i + 1) << 4)
-
-
-@helper
-def signs_of_32(part):
-    """SIGNS of 32 values in one number, 7 bits of each 8."""
-    signs = 0
-    for k in range(4):
-        signs |= load_i32(part + SIGNS + 4 * k) << 7 * k
-    return signs

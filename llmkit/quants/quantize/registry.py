@@ -21,7 +21,7 @@ from llmkit.files.ggml_types import GGML_TYPES
 # What the tables of these types were made for: without weights of importance llama.cpp refuses them too.
 NEEDS_IMPORTANCE = frozenset({"IQ2_XXS", "IQ2_XS", "IQ1_S"})
 # Types with a file here.
-TYPES = ("Q8_0",)
+TYPES = ("Q8_0", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M")
 _RUN_VALUES = 1 << 16  # a thread takes rows of about so many values at once
 
 
