@@ -1,8 +1,16 @@
 """Writing a file so that it is there whole or not at all."""
 
 import os
+import secrets
+import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import OutputError
+from .gguf_cursor import shown
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -16,3 +24,42 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextmanager
+def finished_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write that takes `path`'s place when the block ends, and leaves nothing when it fails.
+
+    A link is followed: what it points to is replaced. Raises OutputError for every OSError of the block or of ours, and
+    when something is there that must not be replaced: a directory, a device, a file that is read-only.
+    """
+    real = Path(os.path.realpath(path))
+    temporary = real.with_name(f".{real.name[:200]}.{secrets.token_hex(4)}.tmp")
+    try:
+        _check_replaceable(real, shown(path, 300))
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, real)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{shown(path, 300)}: cannot be written: {error.strerror}",
+            "Check the free space and the permissions there.",
+        ) from error
+
+
+def _check_replaceable(path: Path, place: str) -> None:
+    """OutputError unless nothing is at `path`, or a regular file that somebody may write."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+        raise OutputError(f"{place}: is {what}, which cannot be replaced", "Give the name of the file to write.")
+    if not mode & 0o222 or not os.access(path, os.W_OK):
+        raise OutputError(f"{place}: is there and read-only", "Give another name, or make the file writable.")

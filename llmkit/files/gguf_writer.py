@@ -5,21 +5,17 @@ is quantised: tensors come as raw bytes. The file appears under its name only wh
 """
 
 import os
-import secrets
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import OutputError
+from .atomic import finished_file
 from .ggml_types import row_bytes
-from .gguf_cursor import shown
 from .gguf_reader import DEFAULT_ALIGNMENT, MAGIC
 from .gguf_values import FORMATS, Entry, ValueType
 from .string_array import StringArray
@@ -57,17 +53,53 @@ def write_gguf(
     ints or floats an array of STRING, BOOL, INT32 or FLOAT32. `general.alignment` (default 32) is followed.
     Raises OutputError when the disk is full or the place not writable.
     """
+    layout = lay_out(metadata, [TensorShape(tensor.name, tensor.shape, tensor.type) for tensor in tensors])
+    with finished_file(path) as file:
+        file.write(layout.header)
+        _write_data(file, tensors, layout.alignment)
+
+
+class TensorShape(NamedTuple):
+    """A tensor to come: `shape` in GGUF order, `type` a ggml type id."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that type and shape demand."""
+        return row_bytes(self.type, self.shape[0]) * prod(self.shape[1:])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything of a file goes, so that it can be written in any order.
+
+    `header`: the bytes up to the first tensor; `offsets`: of each tensor, from the file's beginning; `n_bytes`: the
+    size of the file. What lies between tensors is zero.
+    """
+
+    header: bytes
+    offsets: list[int]
+    n_bytes: int
+    alignment: int
+
+
+def lay_out(metadata: Mapping[str, object], tensors: Sequence[TensorShape]) -> Layout:
+    """The layout of a file with this metadata (as `write_gguf` takes it) and these tensors, in this order."""
     alignment = _alignment(metadata)
-    with _finished_file(Path(path)) as file:
-        file.write(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(metadata)))
-        for key, value in metadata.items():
-            file.write(_string(key) + encode_value(value))
-        offset = 0
-        for tensor in tensors:
-            dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-            file.write(_string(tensor.name) + dims + struct.pack("<IQ", tensor.type, offset))
-            offset += _padded(tensor.n_bytes, alignment)
-        _write_data(file, tensors, alignment)
+    parts = [MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
+    parts += [_string(key) + encode_value(value) for key, value in metadata.items()]
+    offsets, end = [], 0
+    for tensor in tensors:
+        dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+        parts.append(_string(tensor.name) + dims + struct.pack("<IQ", tensor.type, end))
+        offsets.append(end)
+        end += _padded(tensor.n_bytes, alignment)
+    header = b"".join(parts)
+    header += bytes(-len(header) % alignment) if tensors else b""
+    return Layout(header, [len(header) + offset for offset in offsets], len(header) + end, alignment)
 
 
 def encode_value(value: object) -> bytes:
@@ -139,30 +171,8 @@ def _padded(n_bytes: int, alignment: int) -> int:
 
 
 def _write_data(file: BinaryIO, tensors: Sequence[TensorData], alignment: int) -> None:
-    if tensors:
-        file.write(bytes(-file.tell() % alignment))
     for tensor in tensors:
         data = tensor.data() if callable(tensor.data) else tensor.data
         assert data.nbytes == tensor.n_bytes, (tensor.name, data.nbytes, tensor.n_bytes)
         file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
         file.write(bytes(-tensor.n_bytes % alignment))
-
-
-@contextmanager
-def _finished_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes `path`'s place when the block ends, and leaves nothing when it fails."""
-    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            with open(temporary, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"{shown(path, 300)}: cannot be written: {error.strerror}",
-            "Check the free space and the permissions there.",
-        ) from error
