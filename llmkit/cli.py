@@ -50,6 +50,7 @@ COMMANDS: dict[str, Command] = {
         Command("perplexity", "llmkit.tools.perplexity", "perplexity_cli", "Measure how well a model predicts a text."),
         Command("compare", "llmkit.tools.compare", "compare_cli", "Compare models over a text: size, quality, speed."),
         Command("inspect", "llmkit.tools.inspect", "inspect_cli", "Show what is in a model file, and whether it runs."),
+        Command("quantize", "llmkit.tools.quantize", "quantize_cli", "Make a model file smaller; split or join files."),
         Command("pull", "llmkit.tools.pull", "pull_cli", "Fetch a named model, or list or remove the fetched ones."),
     )
 }

@@ -81,6 +81,14 @@ class DownloadError(LlmkitError):
     """A model could not be fetched, or what arrived is not what was asked for."""
 
 
+class ImatrixError(LlmkitError):
+    """An importance matrix cannot be read, or does not go with the model."""
+
+
+class QuantizeError(LlmkitError):
+    """A model cannot be quantised as asked."""
+
+
 class OutputError(LlmkitError):
     """A file that the user asked for could not be written."""
 

@@ -27,12 +27,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": LEAVES | {"sampling", "simd", "kernels", "quants", "memory", "store", "models", "tokenizer"},
     "bench": LEAVES | {"simd", "kernels", "quants", "memory", "models", "engine", "__init__"},
     "inspection": LEAVES | {"bench", "simd", "kernels", "quants", "memory", "models", "engine", "tokenizer"},
+    "quantization": LEAVES | {"kernels", "quants"},
     "evaluate": LEAVES | {"engine", "kernels", "quants", "tokenizer"},
     "serving": LEAVES | {"engine", "sampling", "memory", "store", "models", "tokenizer", "report"},
     "tools": LEAVES
     | {"bench", "evaluate", "inspection", "serving", "sampling", "engine", "memory", "store", "models", "quants"}
     | {"kernels", "simd"}
     | {"tokenizer", "report"},
+    | {"bench", "evaluate", "inspection", "serving", "engine", "memory", "store", "models", "quants", "kernels", "simd"}
+    | {"quantization", "tokenizer", "report"},
     "cli": {"errors", "report"},
     "__main__": {"cli"},
     "__init__": set(),

@@ -1,0 +1,299 @@
+"""`llmkit quantize`: makes a smaller model file of a larger one; cuts files into parts and joins them.
+
+Owns the options, which are those of llama-quantize and llama-gguf-split, and the order of things. The rules and the
+work are in llmkit/quantization.
+"""
+
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmkit import report
+from llmkit.errors import UsageError
+
+from ._options import JsonOption, QuietOption, VerboseOption
+
+if TYPE_CHECKING:
+    from llmkit.files.gguf_reader import GgufFile
+    from llmkit.quantization.importance import Importance
+    from llmkit.quantization.job import Output
+    from llmkit.quantization.options import QuantizeOptions
+    from llmkit.quantization.plan import Plan
+
+EXIT_TERMINATED = 143
+SUFFIX = ".gguf"
+
+
+@dataclass(frozen=True)
+class QuantizeRequest:
+    """What to quantise, where to, how. output None with dry_run; max_buffer in bytes, 0 for the default."""
+
+    input: Path
+    output: Path | None
+    options: "QuantizeOptions"
+    imatrix: str | None = None
+    include: list[str] = field(default_factory=list)
+    exclude: list[str] = field(default_factory=list)
+    n_threads: int = 0
+    max_buffer: int = 0
+    dry_run: bool = False
+    as_json: bool = False
+
+
+def quantize_cli(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IN [OUT] TYPE [NTHREADS]",
+            help="The model; the file to write, ggml-model-TYPE.gguf beside the model when left out; the file type, by "
+            "name or number; how many threads. With --split and --merge: IN OUT.",
+            show_default=False,
+        ),
+    ],
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Also quantise what is quantised already, which costs quality.")
+    ] = False,
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.")
+    ] = False,
+    pure: Annotated[bool, typer.Option("--pure", help="No mixture: the same type for every tensor.")] = False,
+    imatrix: Annotated[
+        str | None,
+        typer.Option("--imatrix", metavar="FILE", help="An importance matrix, GGUF or .dat: which columns count most."),
+    ] = None,
+    include_weights: Annotated[
+        list[str] | None,
+        typer.Option("--include-weights", metavar="NAME", help="Use it only for tensors with NAME in their name."),
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None,
+        typer.Option("--exclude-weights", metavar="NAME", help="Use it not for tensors with NAME in their name."),
+    ] = None,
+    output_tensor_type: Annotated[
+        str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="The tensor type of output.weight.")
+    ] = None,
+    token_embedding_type: Annotated[
+        str | None, typer.Option("--token-embedding-type", metavar="TYPE", help="That of the token embeddings.")
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option("--tensor-type", metavar="REGEX=TYPE", help="That of tensors whose name REGEX is found in."),
+    ] = None,
+    tensor_type_file: Annotated[
+        list[Path] | None,
+        typer.Option("--tensor-type-file", metavar="FILE", help="REGEX=TYPE, separated by spaces or newlines."),
+    ] = None,
+    prune_layers: Annotated[
+        str | None, typer.Option("--prune-layers", metavar="L0,L1,...", help="Leave these layers out.")
+    ] = None,
+    keep_split: Annotated[
+        bool, typer.Option("--keep-split", help="Write as many parts as are read, under OUT-00001-of-0000N.gguf.")
+    ] = False,
+    override_kv: Annotated[
+        list[str] | None,
+        typer.Option("--override-kv", metavar="KEY=TYPE:VALUE", help="Set metadata; TYPE is int, float, bool or str."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: show what it would be, and its size.")] = (
+        False
+    ),
+    max_buffer_size: Annotated[
+        int, typer.Option("--max-buffer-size", metavar="MIB", help="Rows kept in memory at most, in MiB.")
+    ] = 8192,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Quantise the model IN, which should be F16, BF16 or F32, to the file type TYPE, as llama-quantize does: the bytes
+    are the same.
+
+    -v shows what becomes of every tensor. The file appears under its name when it is complete.
+    """
+    if quiet and verbose:
+        raise UsageError("-q and -v exclude each other")
+    report.set_level(quiet=quiet, verbose=verbose)
+    # `kill`, too, shall leave nothing half written: it becomes an exception, which the clean-up sees.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+    if max_buffer_size < 1:
+        raise UsageError(f"invalid --max-buffer-size {max_buffer_size}", "Give a number of MiB, at least 1.")
+    options, output, n_threads = _read(
+        arguments,
+        dict(pure=pure, leave_output=leave_output_tensor, allow_requantize=allow_requantize, keep_split=keep_split),
+        (output_tensor_type, token_embedding_type),
+        (tensor_type or [], tensor_type_file or []),
+        (override_kv or [], prune_layers),
+    )
+    quantize(
+        QuantizeRequest(
+            *(Path(arguments[0]), None if dry_run else output, options, imatrix),
+            *(include_weights or [], exclude_weights or [], n_threads, max_buffer_size << 20, dry_run, as_json),
+        )
+    )
+
+
+def _read(
+    arguments: list[str],
+    flags: dict[str, Any],
+    types: tuple[str | None, str | None],
+    rules: tuple[list[str], list[Path]],
+    keys: tuple[list[str], str | None],
+) -> "tuple[QuantizeOptions, Path, int]":
+    """The options, the output file and the number of threads, from their text forms."""
+    from llmkit.quantization import options as o
+
+    output_type, embedding_type = types
+    file_type, output, n_threads = _places(arguments, flags["keep_split"])
+    tensor_rules = [o.parse_tensor_rule(text) for text in rules[0]]
+    for path in rules[1]:
+        tensor_rules += o.read_tensor_rules(path)
+    options = o.QuantizeOptions(
+        file_type,
+        output_type=output_type and o.parse_tensor_type(output_type, "--output-tensor-type"),
+        embedding_type=embedding_type and o.parse_tensor_type(embedding_type, "--token-embedding-type"),
+        tensor_rules=tuple(tensor_rules),
+        overrides=dict(o.parse_override(text) for text in keys[0]),
+        pruned_layers=o.parse_layers(keys[1]) if keys[1] is not None else frozenset(),
+        **flags,
+    )
+    return options, output, n_threads
+
+
+def _places(arguments: list[str], keep_split: bool) -> Any:
+    """(file type, output, threads) of IN [OUT] TYPE [NTHREADS]; what names a file type is one, not a file."""
+    from llmkit.quantization.file_types import find_file_type, parse_file_type
+
+    if len(arguments) < 2:
+        raise UsageError("the file type is missing", "llmkit quantize IN [OUT] TYPE [NTHREADS]")
+    file_type, rest = find_file_type(arguments[1]), arguments[2:]
+    output = Path(arguments[1])
+    if file_type is None:
+        if not rest:
+            file_type = parse_file_type(arguments[1]) if "." not in arguments[1] else None
+            raise UsageError("missing file type", "llmkit quantize IN [OUT] TYPE [NTHREADS]")
+        file_type, rest = parse_file_type(rest[0]), rest[1:]
+        if keep_split and output.name.endswith(SUFFIX):
+            output = output.with_name(output.name.removesuffix(SUFFIX))
+    else:
+        output = Path(arguments[0]).parent / f"ggml-model-{file_type.name}{'' if keep_split else SUFFIX}"
+    if len(rest) > 1:
+        raise UsageError(f"too many arguments: {' '.join(rest[1:])}", "llmkit quantize IN [OUT] TYPE [NTHREADS]")
+    return file_type, output, _thread_count(rest[0] if rest else "0")
+
+
+def _thread_count(text: str) -> int:
+    if not text.lstrip("-").isdecimal() or int(text) > 1024:
+        raise UsageError(f"invalid nthread {text!r}", "Give a number of threads.")
+    return max(int(text), 0)
+
+
+def quantize(request: QuantizeRequest) -> None:
+    """Plan, write unless it is a dry run, and show."""
+    from llmkit.files.gguf_reader import open_gguf
+    from llmkit.quantization.plan import make_plan
+
+    start = time.perf_counter()
+    if request.include and request.exclude:
+        raise UsageError("--include-weights and --exclude-weights exclude each other")
+    if (request.include or request.exclude) and request.imatrix is None:
+        raise UsageError("--include-weights and --exclude-weights are about an importance matrix", "Give --imatrix.")
+    with open_gguf(request.input) as gguf:
+        importance = _importance(request)
+        plan = make_plan(gguf, request.options, importance)
+        _announce(request, plan)
+        files = _write(request, gguf, plan, importance)
+        _finish(request, plan, files, time.perf_counter() - start)
+
+
+def _importance(request: QuantizeRequest) -> "Importance":
+    from llmkit.quantization.importance import Importance, load_importance
+
+    if request.imatrix is None:
+        return Importance()
+    importance, imatrix = load_importance(request.imatrix, request.include, request.exclude)
+    if imatrix.datasets:
+        report.detail(f"imatrix datasets=[{', '.join(map(repr, imatrix.datasets))}]")
+    report.note(
+        f"loaded {len(imatrix.entries)} importance matrix entries from {request.imatrix} "
+        f"computed on {imatrix.n_chunks} chunks"
+    )
+    if len(importance.weights) != len(imatrix.entries):
+        report.note(f"have {len(importance.weights)} importance matrix entries")
+    return importance
+
+
+def _announce(request: QuantizeRequest, plan: "Plan") -> None:
+    """What is about to happen, and with -v what was decided against the rules."""
+    from . import _quantize_text as show
+
+    threads = f" using {request.n_threads} threads" if request.n_threads else ""
+    what = f"as {request.options.file_type.name}{threads}"
+    if request.dry_run:
+        report.note(f"calculating quantization size for '{request.input}' {what}")
+    else:
+        report.note(f"quantizing '{request.input}' to '{request.output}' {what}")
+    for tensor in plan.tensors:
+        if tensor.instead_of >= 0:
+            report.detail(f"warning: {show.fallback_line(tensor)}")
+
+
+def _write(request: QuantizeRequest, gguf: "GgufFile", plan: "Plan", importance: "Importance") -> "list[Output]":
+    """Quantise; returns the files that were written, none for a dry run."""
+    if request.output is None:
+        return []
+    from llmkit.files.gguf_split import part_path
+    from llmkit.quantization import job
+
+    from . import _quantize_text as show
+
+    n = len(plan.metadata)
+    split = request.options.keep_split
+    paths = [part_path(request.output, i + 1, n) for i in range(n)] if split else [request.output]
+    job.check_job(plan, importance)
+    files = job.outputs(plan, paths)
+    job.check_outputs(gguf, files)
+    n_threads = request.n_threads or _cores()
+    work = job.Job(gguf, plan, importance, files, request.max_buffer)
+    with report.progress("quantizing", plan.n_bytes_before) as bar:
+
+        def on_tensor(index: int) -> None:
+            if importance and plan.tensors[index].changes and importance.of(plan.tensors[index].info) is None:
+                report.detail(f"did not find weights for {plan.tensors[index].name}")
+            report.detail(show.tensor_line(plan, index, dry_run=False))
+
+        work.run(n_threads, on_tensor, bar.update)
+    return files
+
+
+def _cores() -> int:
+    """The processors that this process may use."""
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _finish(request: QuantizeRequest, plan: "Plan", files: "list[Output]", seconds: float) -> None:
+    """The summary, or the whole as JSON."""
+    from . import _quantize_text as show
+
+    if plan.fallbacks:
+        report.warning(show.fallback_count(plan))
+    needs = [tensor for tensor in plan.tensors if tensor.changes and tensor.needs_imatrix]
+    if request.dry_run and needs and request.imatrix is None:
+        report.warning(
+            "dry run completed successfully, but actually completing this quantization will require an imatrix!"
+        )
+    if request.as_json:
+        result = {"input": str(request.input), "outputs": [str(file.path) for file in files]}
+        report.result_json({**result, "seconds": seconds, "dry_run": request.dry_run, **show.plan_json(plan)})
+        return
+    if request.dry_run:
+        for index in range(len(plan.tensors)):
+            report.result(show.tensor_line(plan, index, dry_run=True))
+    for line in show.size_lines(plan):
+        report.result(line)
+    if not request.dry_run:
+        report.result(f"total time  = {1000 * seconds:8.2f} ms")
