@@ -7,7 +7,7 @@ work are in llmkit/quantization.
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from llmkit import report
 from llmkit.errors import UsageError
 
 from ._options import JsonOption, QuietOption, VerboseOption
+from ._resplit import ResplitRequest, resplit
 
 if TYPE_CHECKING:
     from llmkit.files.gguf_reader import GgufFile
@@ -104,6 +105,23 @@ def quantize_cli(
     max_buffer_size: Annotated[
         int, typer.Option("--max-buffer-size", metavar="MIB", help="Rows kept in memory at most, in MiB.")
     ] = 8192,
+    split: Annotated[
+        bool, typer.Option("--split", help="Cut the file IN into parts OUT-00001-of-0000N.gguf; nothing is quantised.")
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Join the parts, the first of which is IN, into the file OUT.")
+    ] = False,
+    split_max_tensors: Annotated[
+        int | None,
+        typer.Option("--split-max-tensors", metavar="N", help="Tensors in a part at most; 128 where nothing is given."),
+    ] = None,
+    split_max_size: Annotated[
+        str, typer.Option("--split-max-size", metavar="N(M|G)", help="Size of a part at most.", show_default=False)
+    ] = "",
+    no_tensor_first_split: Annotated[
+        bool, typer.Option("--no-tensor-first-split", help="Put no tensors into the first part.")
+    ] = False,
+    delete_splits: Annotated[bool, typer.Option("--delete-splits", help="After --merge, delete the parts.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
@@ -118,6 +136,12 @@ def quantize_cli(
     report.set_level(quiet=quiet, verbose=verbose)
     # `kill`, too, shall leave nothing half written: it becomes an exception, which the clean-up sees.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+    if split or merge:
+        limits = (split_max_tensors, split_max_size, no_tensor_first_split)
+        request = ResplitRequest(Path(), Path(), merge, *limits, delete_splits, dry_run, as_json)
+        return _resplit(arguments, split and merge, request)
+    if split_max_tensors is not None or split_max_size or no_tensor_first_split or delete_splits:
+        raise UsageError("--split-... and --delete-splits go with --split or --merge")
     if max_buffer_size < 1:
         raise UsageError(f"invalid --max-buffer-size {max_buffer_size}", "Give a number of MiB, at least 1.")
     options, output, n_threads = _read(
@@ -133,6 +157,14 @@ def quantize_cli(
             *(include_weights or [], exclude_weights or [], n_threads, max_buffer_size << 20, dry_run, as_json),
         )
     )
+
+
+def _resplit(arguments: list[str], both: bool, request: ResplitRequest) -> None:
+    if both:
+        raise UsageError("either --split or --merge can be specified, but not both")
+    if len(arguments) != 2:
+        raise UsageError("--split and --merge take two arguments", "llmkit quantize --split IN OUT")
+    resplit(replace(request, input=Path(arguments[0]), output=Path(arguments[1])))
 
 
 def _read(

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..errors import OutputError
 from .gguf_cursor import shown
@@ -63,3 +63,11 @@ def _check_replaceable(path: Path, place: str) -> None:
         raise OutputError(f"{place}: is {what}, which cannot be replaced", "Give the name of the file to write.")
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise OutputError(f"{place}: is there and read-only", "Give another name, or make the file writable.")
+
+
+def write_at(file: BinaryIO, data: Any, offset: int) -> None:
+    """Write all of `data` (bytes, or the buffer of a C-contiguous array) at `offset`; several threads may at once."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        n = os.pwrite(file.fileno(), view, offset)
+        view, offset = view[n:], offset + n

@@ -8,7 +8,7 @@ order and overlap by themselves; memory is a chunk for each thread. Knows nothin
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from ..errors import OutputError, QuantizeError
-from ..files.atomic import finished_file
+from ..files.atomic import finished_file, write_at
 from ..files.ggml_types import GGML_TYPES, row_bytes
 from ..files.gguf_cursor import shown
 from ..files.gguf_reader import GgufFile
@@ -81,7 +81,7 @@ def outputs(plan: Plan, paths: list[Path]) -> list[Output]:
     return [Output(path, lay_out(metadata, tensors)) for path, metadata, tensors in files]
 
 
-def check_outputs(gguf: GgufFile, files: list[Output]) -> None:
+def check_outputs(gguf: GgufFile, files: Sequence[Output]) -> None:
     """OutputError when an output is one of the files that are read, by whatever name, or there is no room."""
     for file in files:
         if file.path.exists() and any(os.path.samefile(file.path, source) for source in gguf.paths):
@@ -125,7 +125,7 @@ class Job:
             handles = [stack.enter_context(finished_file(file.path)) for file in self.files]
             for handle, file in zip(handles, self.files, strict=True):
                 os.ftruncate(handle.fileno(), file.layout.n_bytes)
-                _write_at(handle, file.layout.header, 0)
+                write_at(handle, file.layout.header, 0)
             chunks = self._chunks(n_threads)
             threads = [threading.Thread(target=self._work, args=(chunks, handles)) for _ in range(n_threads)]
             try:
@@ -194,7 +194,7 @@ class Job:
         weights = self._weights(tensor, chunk) if tensor.changes else None
         made = converter.convert(tensor.name, source, info.type, tensor.type, info.shape[0], weights)
         offset = self._offsets[chunk.index] + chunk.first * row_bytes(tensor.type, info.shape[0])
-        _write_at(handles[tensor.part], made.data, offset)
+        write_at(handles[tensor.part], made.data, offset)
 
     def _weights(self, tensor: TensorPlan, chunk: Chunk) -> Any:
         found = self.importance.of(tensor.info)
@@ -207,11 +207,3 @@ def _offsets(plan: Plan, files: list[Output]) -> list[int]:
     """Where each tensor of the plan goes in its file."""
     left = [iter(file.layout.offsets) for file in files]
     return [next(left[tensor.part]) for tensor in plan.tensors]
-
-
-def _write_at(file: BinaryIO, data: Any, offset: int) -> None:
-    """Write all of `data` (bytes, or a C-contiguous array's buffer) at `offset`."""
-    view = memoryview(data).cast("B")
-    while len(view):
-        n = os.pwrite(file.fileno(), view, offset)
-        view, offset = view[n:], offset + n
