@@ -12,6 +12,7 @@ import numpy as np
 
 from ..files.ggml_types import TYPE_IDS, row_bytes, type_name
 from ..files.gguf_reader import GgufFile
+from ..files.gguf_split import SPLIT_COUNT, SPLIT_KEYS, SPLIT_NO, SPLIT_TENSORS
 from ..files.gguf_tensors import TensorInfo
 from ..files.gguf_values import Entry
 from .choose import Chooser, needs_imatrix
@@ -20,8 +21,6 @@ from .importance import Importance
 from .mixture import Facts
 from .options import QuantizeOptions
 from .tensor_names import block_span, order, role
-
-SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def make_plan(gguf: GgufFile, options: QuantizeOptions, importance: Importance) 
     infos = sorted(gguf.tensors.values(), key=lambda info: order(info.name))
     names, n_left = renamed(infos, options.pruned_layers)
     if options.keep_split:
-        infos.sort(key=lambda info: (getattr(info, "part", 0), info.offset))
+        infos.sort(key=lambda info: (info.part, info.offset))
     kept = [info for info in infos if names[info.name]]
     new_names = [names[info.name] for info in kept]
     n_attn_v = sum(role(name) == "attn_v" for name in new_names)
@@ -95,7 +94,7 @@ def make_plan(gguf: GgufFile, options: QuantizeOptions, importance: Importance) 
 
 
 def _plan_tensor(chooser: Chooser, info: TensorInfo, name: str) -> TensorPlan:
-    part = getattr(info, "part", 0) if chooser.options.keep_split else 0
+    part = info.part if chooser.options.keep_split else 0
     choice = chooser.choose(info, name)
     if choice is None:
         return TensorPlan(info, name, info.type, part)
@@ -157,7 +156,7 @@ def _metadata(
         return [keys]
     return [
         (keys if part == 0 else {})
-        | {"split.no": np.uint16(part), "split.count": np.uint16(n_parts), "split.tensors.count": np.int32(n_tensors)}
+        | {SPLIT_NO: np.uint16(part), SPLIT_COUNT: np.uint16(n_parts), SPLIT_TENSORS: np.int32(n_tensors)}
         for part in range(n_parts)
     ]
 
