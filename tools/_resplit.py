@@ -42,7 +42,7 @@ def resplit(request: ResplitRequest) -> None:
 
 def _split(request: ResplitRequest) -> None:
     from llmkit.files.gguf_reader import open_gguf
-    from llmkit.quantization.job import check_outputs
+    from llmkit.quantization.outputs import check_outputs
     from llmkit.quantization.resplit import MAX_TENSORS, SplitLimits, parse_size, split_parts
 
     if request.max_tensors is not None and request.max_size:
@@ -74,7 +74,7 @@ def _split(request: ResplitRequest) -> None:
 
 def _merge(request: ResplitRequest) -> None:
     from llmkit.files.gguf_reader import open_gguf
-    from llmkit.quantization.job import check_outputs
+    from llmkit.quantization.outputs import check_outputs
     from llmkit.quantization.resplit import merged
 
     if request.max_tensors is not None or request.max_size or request.empty_first:

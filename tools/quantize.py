@@ -22,8 +22,8 @@ from ._resplit import ResplitRequest, resplit
 if TYPE_CHECKING:
     from llmkit.files.gguf_reader import GgufFile
     from llmkit.quantization.importance import Importance
-    from llmkit.quantization.job import Output
     from llmkit.quantization.options import QuantizeOptions
+    from llmkit.quantization.outputs import Output
     from llmkit.quantization.plan import Plan
 
 EXIT_TERMINATED = 143
@@ -277,7 +277,7 @@ def _write(request: QuantizeRequest, gguf: "GgufFile", plan: "Plan", importance:
     if request.output is None:
         return []
     from llmkit.files.gguf_split import part_path
-    from llmkit.quantization import job
+    from llmkit.quantization import job, outputs
 
     from . import _quantize_text as show
 
@@ -285,8 +285,8 @@ def _write(request: QuantizeRequest, gguf: "GgufFile", plan: "Plan", importance:
     split = request.options.keep_split
     paths = [part_path(request.output, i + 1, n) for i in range(n)] if split else [request.output]
     job.check_job(plan, importance)
-    files = job.outputs(plan, paths)
-    job.check_outputs(gguf, files)
+    files = outputs.output_files(plan, paths)
+    outputs.check_outputs(gguf, files)
     n_threads = request.n_threads or _cores()
     work = job.Job(gguf, plan, importance, files, request.max_buffer)
     with report.progress("quantizing", plan.n_bytes_before) as bar:

@@ -98,7 +98,7 @@ def lay_out(metadata: Mapping[str, object], tensors: Sequence[TensorShape]) -> L
         offsets.append(end)
         end += _padded(tensor.n_bytes, alignment)
     header = b"".join(parts)
-    header += bytes(-len(header) % alignment) if tensors else b""
+    header += bytes(-len(header) % alignment)
     return Layout(header, [len(header) + offset for offset in offsets], len(header) + end, alignment)
 
 

@@ -6,25 +6,23 @@ order and overlap by themselves; memory is a chunk for each thread. Knows nothin
 """
 
 import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from ..errors import OutputError, QuantizeError
+from ..errors import QuantizeError
 from ..files.atomic import finished_file, write_at
 from ..files.ggml_types import GGML_TYPES, row_bytes
 from ..files.gguf_cursor import shown
 from ..files.gguf_reader import GgufFile
-from ..files.gguf_writer import Layout, TensorShape, lay_out
 from ..files.pages import done_with, will_need
 from .convert import Converter, load_kernels
 from .importance import Importance
 from .options import ggml_name
+from .outputs import Output
 from .plan import Plan, TensorPlan
 
 CHUNK_VALUES = 1 << 17
@@ -41,14 +39,6 @@ class Chunk:
     index: int
     first: int
     n: int
-
-
-@dataclass(frozen=True)
-class Output:
-    """One file to write."""
-
-    path: Path
-    layout: Layout
 
 
 def check_job(plan: Plan, importance: Importance) -> None:
@@ -70,33 +60,6 @@ def check_job(plan: Plan, importance: Importance) -> None:
                 f"requantizing from type {ggml_name(source.id)} is disabled: tensor {shown(tensor.name)}",
                 "Start from an F16, BF16 or F32 file, or accept the loss with --allow-requantize.",
             )
-
-
-def outputs(plan: Plan, paths: list[Path]) -> list[Output]:
-    """The files of a plan, one for each of `paths`."""
-    shapes: list[list[TensorShape]] = [[] for _ in paths]
-    for tensor in plan.tensors:
-        shapes[tensor.part].append(TensorShape(tensor.name, tensor.info.shape, tensor.type))
-    files = zip(paths, plan.metadata, shapes, strict=True)
-    return [Output(path, lay_out(metadata, tensors)) for path, metadata, tensors in files]
-
-
-def check_outputs(gguf: GgufFile, files: Sequence[Output]) -> None:
-    """OutputError when an output is one of the files that are read, by whatever name, or there is no room."""
-    for file in files:
-        if file.path.exists() and any(os.path.samefile(file.path, source) for source in gguf.paths):
-            raise OutputError(
-                f"input and output files are the same: {shown(file.path, 300)}", "Give the output another name."
-            )
-    folder = Path(os.path.realpath(files[0].path)).parent
-    n_bytes = sum(file.layout.n_bytes for file in files)
-    if not folder.is_dir():
-        raise OutputError(f"{shown(folder, 300)}: there is no such folder", "Make it first.")
-    free = shutil.disk_usage(folder).free
-    if free < n_bytes:
-        raise OutputError(
-            f"{shown(files[0].path, 300)}: {n_bytes} bytes are needed and {free} are free", "Make room there."
-        )
 
 
 class Job:

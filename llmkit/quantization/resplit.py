@@ -19,7 +19,7 @@ from ..files.gguf_split import SPLIT_COUNT, SPLIT_KEYS, SPLIT_NO, SPLIT_TENSORS,
 from ..files.gguf_tensors import TensorInfo
 from ..files.gguf_writer import TensorShape, lay_out
 from ..files.pages import done_with
-from .job import Output
+from .outputs import Output
 
 MAX_TENSORS = 128
 MAX_PARTS = 900
