@@ -33,8 +33,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools": LEAVES
     | {"bench", "evaluate", "inspection", "serving", "sampling", "engine", "memory", "store", "models", "quants"}
     | {"kernels", "simd"}
-    | {"tokenizer", "report"},
-    | {"bench", "evaluate", "inspection", "serving", "engine", "memory", "store", "models", "quants", "kernels", "simd"}
     | {"quantization", "tokenizer", "report"},
     "cli": {"errors", "report"},
     "__main__": {"cli"},

@@ -138,8 +138,8 @@ def quantize_cli(
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
     if split or merge:
         limits = (split_max_tensors, split_max_size, no_tensor_first_split)
-        request = ResplitRequest(Path(), Path(), merge, *limits, delete_splits, dry_run, as_json)
-        return _resplit(arguments, split and merge, request)
+        resplitting = ResplitRequest(Path(), Path(), merge, *limits, delete_splits, dry_run, as_json)
+        return _resplit(arguments, split and merge, resplitting)
     if split_max_tensors is not None or split_max_size or no_tensor_first_split or delete_splits:
         raise UsageError("--split-... and --delete-splits go with --split or --merge")
     if max_buffer_size < 1:
@@ -151,12 +151,13 @@ def quantize_cli(
         (tensor_type or [], tensor_type_file or []),
         (override_kv or [], prune_layers),
     )
-    quantize(
-        QuantizeRequest(
-            *(Path(arguments[0]), None if dry_run else output, options, imatrix),
-            *(include_weights or [], exclude_weights or [], n_threads, max_buffer_size << 20, dry_run, as_json),
-        )
+    target = None if dry_run else output
+    filters = (include_weights or [], exclude_weights or [])
+    buffer = max_buffer_size << 20
+    request = QuantizeRequest(
+        Path(arguments[0]), target, options, imatrix, *filters, n_threads, buffer, dry_run, as_json
     )
+    quantize(request)
 
 
 def _resplit(arguments: list[str], both: bool, request: ResplitRequest) -> None:
@@ -204,8 +205,8 @@ def _places(arguments: list[str], keep_split: bool) -> Any:
     output = Path(arguments[1])
     if file_type is None:
         if not rest:
-            file_type = parse_file_type(arguments[1]) if "." not in arguments[1] else None
-            raise UsageError("missing file type", "llmkit quantize IN [OUT] TYPE [NTHREADS]")
+            hint = "llmkit quantize IN [OUT] TYPE [NTHREADS]; `llmkit quantize --help` shows more"
+            raise UsageError(f"missing file type: {arguments[1]!r} is none", hint)
         file_type, rest = parse_file_type(rest[0]), rest[1:]
         if keep_split and output.name.endswith(SUFFIX):
             output = output.with_name(output.name.removesuffix(SUFFIX))

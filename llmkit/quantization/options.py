@@ -90,6 +90,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     type, colon, value = rest.partition(":")
     if not equals or not colon or not key or len(key.encode()) > MAX_TEXT_BYTES:
         raise UsageError(f"malformed metadata override {shown(text)}", "Give KEY=TYPE:VALUE, such as a.b=int:1.")
+    if key.startswith(("general.alignment", "split.")):
+        raise UsageError(f"--override-kv: {key} says how the file is laid out and cannot be overridden")
     try:
         if type == "int":
             return key, np.array(abs(int(value)), np.uint32)[()]
