@@ -41,11 +41,14 @@ def context(
     n_ubatch: int = 512,
     seed: int | None = None,
 ) -> Iterator[Any]:
-    """A context on the model; with a seed its blocks lie at random places, and it has freed ones, which are NaN."""
+    """A context on the model; with a seed its blocks lie at random places, and it has freed ones, which are NaN.
+
+    kv: the type of K and V, or of both, apart: "q8_0/f16"."""
     from llmkit.engine.context import Context
     from llmkit.params import ContextParams
 
-    params = ContextParams(n_ctx=n_ctx, n_ubatch=n_ubatch, n_threads=n_threads, type_k=kv, type_v=kv)
+    type_k, type_v = (kv.split("/") * 2)[:2]
+    params = ContextParams(n_ctx=n_ctx, n_ubatch=n_ubatch, n_threads=n_threads, type_k=type_k, type_v=type_v)
     with Context(load(path), params) as ctx:
         if seed is not None:
             ctx.kv.pool.shuffle(seed)

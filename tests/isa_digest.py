@@ -9,12 +9,14 @@ from pathlib import Path
 
 from tests import engine_runs as runs
 
+# Between them every kind of code is read and written as K and as V; q4_0 and q4_1 are q5_0 and q5_1 without a bit.
+KV_PAIRS = ("bf16", "q8_0/iq4_nl", "iq4_nl/q8_0", "q5_0/q5_1", "q5_1/q5_0")
 N_TOKENS, N_TOKENS_LARGE, LARGE_BYTES = 45, 19, 50_000_000  # the generic path takes its time
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path: Path, kv: str = "f16") -> str:
     """A prompt in chunks of 16 and then token by token, so that both the tile and the one-token kernels take part."""
-    with runs.context(path, n_threads=2, kv="f16", n_ctx=128) as ctx:
+    with runs.context(path, n_threads=2, kv=kv, n_ctx=128) as ctx:
         seq = ctx.new_sequence()
         n = N_TOKENS_LARGE if path.stat().st_size > LARGE_BYTES else N_TOKENS
         ids, whole = runs.random_ids(n, 100, seed=4), n // 16 * 16
@@ -24,10 +26,11 @@ def digest_of(path: Path) -> str:
 
 
 def main(paths: list[str]) -> None:
-    """Prints {"path": name of the instruction-set path, "digests": {file: digest}}."""
+    """Prints {"path": name of the instruction-set path, "digests": {file, or KV types with the first file: digest}}."""
     from llmkit.simd import target
 
-    json.dump({"path": target.path(), "digests": {p: digest_of(Path(p)) for p in paths}}, sys.stdout)
+    digests = {kv: digest_of(Path(paths[0]), kv) for kv in KV_PAIRS} | {p: digest_of(Path(p)) for p in paths}
+    json.dump({"path": target.path(), "digests": digests}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_engine_with_a_half_precision_cache(name: str, record_property: Record) 
     runs.need_engine()
     path: Path = TINY / f"{name}.gguf"
     ids, _ = read_golden(DATA / "golden" / f"{name}.bin")
-    want = ref.Twin(path, np.float64, kv_dtype=np.float16).forward(ids)
+    want = ref.Twin(path, np.float64, kv="f16").forward(ids)
     with runs.context(path, kv="f16", n_ctx=256) as ctx:
         error = ref.nmse(runs.prefill(ctx, ids, 48), want)
     record_property("nmse", f"{error:.3g}")

@@ -94,6 +94,6 @@ def load_model(
     model.added_keys = added
     # First builds, of which nothing is run, ask for every tensor and so check them all: those of any context's size.
     for n_ctx in (1, config.n_ctx_train):
-        model.build(PlanInputs(1), model.layout("f32", "f32"), 0, n_ctx)
+        model.build(PlanInputs(1), model.layout("f16", "f16"), 0, n_ctx)
     model.packed = load_packed(weights.matrices.values(), model.file_fingerprint, n_threads, progress)
     return model

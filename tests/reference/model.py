@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmkit.files.gguf_reader import GgufFile, open_gguf
-from tests.reference import experts, ops, quant
+from tests.reference import experts, kv, ops, quant
 from tests.reference.hparams import read_hparams
 from tests.reference.ops import Array
 
@@ -23,7 +23,7 @@ SCALE_THEN_BIAS, BIAS_THEN_SCALE, NO_SCALE = "scale, bias", "bias, scale", "bias
 
 
 class Twin:
-    """One open model that computes in `dtype`; `kv_dtype` rounds K and V as a cache of that type does.
+    """One open model that computes in `dtype`; `kv` rounds K and V as a cache of this type does, rotated where it is.
 
     n_ctx: the size of the context that is played, by which phi3 chooses its RoPE factors; 0 is the smallest.
     """
@@ -33,12 +33,12 @@ class Twin:
         model: str | Path | GgufFile,
         dtype: Any = np.float64,
         act_quant: bool = False,
-        kv_dtype: Any = None,
+        kv: str | None = None,
         n_ctx: int = 0,
     ) -> None:
         self.gguf = model if isinstance(model, GgufFile) else open_gguf(model)
         self.hparams = read_hparams(self.gguf.metadata)
-        self.dtype, self.act_quant, self.kv_dtype, self.n_ctx = np.dtype(dtype), act_quant, kv_dtype, n_ctx
+        self.dtype, self.act_quant, self.kv, self.n_ctx = np.dtype(dtype), act_quant, kv, n_ctx
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The bytes of a tensor, [n_rows, row_bytes]."""
@@ -122,14 +122,21 @@ class Twin:
         neox = hp.arch.rope == "neox" or (len(hp.sections) > 1 and min(hp.sections[:2]) > 0)
         return ops.rope(x, *tables, neox=neox)
 
+    def kept(self, x: Array, size: int) -> Array:
+        """K or V as the cache gives it back; `size` values are rotated together, where the type and 64 allow it."""
+        assert self.kv is not None
+        if self.kv in kv.FLOATS or x.shape[-1] % 64:
+            return kv.rounded(self.kv, x).astype(self.dtype)
+        return kv.hadamard(kv.rounded(self.kv, kv.hadamard(x, size)), size).astype(self.dtype)
+
     def self_attention(self, h: Array, layer: int) -> Array:
         """h [n, n_embd], normed -> [n, n_embd] before the residual and any post-norm."""
         hp, blk, n = self.hparams, f"blk.{layer}.", h.shape[0]
         q, k, v = self.qkv(h, layer)
         pos = np.arange(n)
         q, k = (self.rotate(t, layer, pos) for t in (q, k))
-        if self.kv_dtype is not None:
-            k, v = (t.astype(self.kv_dtype).astype(self.dtype) for t in (k, v))
+        if self.kv is not None:
+            k, v = self.kept(k, k.shape[-1] & -k.shape[-1]), self.kept(v, 64)
         slopes = ops.alibi_slopes(hp.n_head, hp.max_alibi_bias) if hp.max_alibi_bias else None
         sinks = self.vector(blk + "attn_sinks.weight")
         out = ops.attention(q, k, v, hp.kq_scale, pos, pos, hp.window[layer], hp.attn_cap, slopes, sinks)
