@@ -69,7 +69,10 @@ def test_nearest_level_of_iq4() -> None:
 
 
 def awkward_rows(rng: np.random.Generator) -> Floats:
-    """Rows of one to three blocks: few values, many zeros, parts of very different size, sizes near the smallest."""
+    """Rows of one to three blocks: few values, many zeros, parts of very different size, sizes near the smallest.
+
+    Not above 1e8: where weighted squares overflow, llama.cpp's search for IQ1 reads memory that is not its own.
+    """
     n_cols = 256 * int(rng.integers(1, 4))
     shape = (12, n_cols)
     x = [
@@ -80,9 +83,9 @@ def awkward_rows(rng: np.random.Generator) -> Floats:
         np.sign(rng.standard_normal(shape)) * np.exp(rng.uniform(-6, 0, shape)),
     ][rng.integers(5)]
     x = x * (rng.random(shape) < rng.choice([1.0, 0.5, 0.1]))
-    scale = 10.0 ** rng.uniform(*[(-3, 1), (-18, -5), (-45, 12)][rng.integers(3)], (12, 1))
+    scale = 10.0 ** rng.uniform(*[(-3, 1), (-18, -5), (-45, 8)][rng.integers(3)], (12, 1))
     parts = 10.0 ** (rng.uniform(-12, 2, (12, n_cols // 16)) * rng.integers(0, 2))
-    return np.clip(x * scale * np.repeat(parts, 16, axis=1), -1e15, 1e15).astype(np.float32)
+    return np.clip(x * scale * np.repeat(parts, 16, axis=1), -1e8, 1e8).astype(np.float32)
 
 
 def awkward_importance(rng: np.random.Generator, n_cols: int) -> NDArray[np.float32]:
