@@ -153,6 +153,7 @@ class ContextParams:
     n_ctx: cells; 0 lets the context choose. n_batch: rows handed to decode at most; n_ubatch: rows computed in one pass
     at most. n_threads: 0 or -1 takes the cores there are. type_k, type_v: the types that keys and values are stored in.
     n_seq_max: sequences that are to be held at once. kv_unified: they share n_ctx cells; else each may have n_ctx.
+    swa_full: layers with a window keep all tokens, so that a sequence can be cut back to anywhere.
     """
 
     n_ctx: int = 0
@@ -163,6 +164,7 @@ class ContextParams:
     type_v: str = "f16"
     n_seq_max: int = 1
     kv_unified: bool = True
+    swa_full: bool = False
 
     def __post_init__(self) -> None:
         check_range("n_seq_max", self.n_seq_max, 1, MAX_SEQUENCES, "so many sequences are held at once")

@@ -69,6 +69,9 @@ TypeKOption = Annotated[
 TypeVOption = Annotated[
     str, typer.Option("-ctv", "--cache-type-v", metavar="TYPE", help="How values are kept: one of these too.")
 ]
+SwaFullOption = Annotated[
+    bool, typer.Option("--swa-full", help="Keep all tokens in layers with a sliding window, not only the window's.")
+]
 
 # The completion
 PredictOption = Annotated[

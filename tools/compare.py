@@ -73,7 +73,7 @@ def compare_cli(
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
-    context = ContextParams(0, n_batch, n_ubatch, n_threads, type_k, type_v)
+    context = ContextParams(0, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=True)
     n_ctx = options.N_CTX if n_ctx is None else n_ctx
     return compare(CompareRequest(models, file, n_ctx, n_chunks, n_worst, plot, context, as_json))
 

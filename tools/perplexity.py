@@ -126,7 +126,7 @@ def perplexity_cli(
         names = [f"--{name}" for name in [*chosen, *["kl-divergence"] * kl_divergence]]
         raise UsageError(f"{' and '.join(names)} exclude each other", "Give one of them.")
     task = chosen[0] if chosen else None
-    context = ContextParams(0, n_batch, n_ubatch, n_threads, type_k, type_v)
+    context = ContextParams(0, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=True)  # tasks cut sequences back
     return perplexity(
         PerplexityRequest(
             model, file, n_ctx, n_chunks, stride, output_type, base, kl_divergence, task,

@@ -57,6 +57,7 @@ def run_cli(
     n_ubatch: options.UbatchOption = 512,
     type_k: options.TypeKOption = "f16",
     type_v: options.TypeVOption = "f16",
+    swa_full: options.SwaFullOption = False,
     sampling: SamplingParams,
     stops: StopTexts,
     escape: options.EscapeOption = True,
@@ -72,7 +73,9 @@ def run_cli(
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
-    context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False)
+    context = ContextParams(
+        n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False, swa_full=swa_full
+    )
     return run(
         Request(
             model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,

@@ -43,9 +43,11 @@ class Case:
         return self.n_prompt + self.n_gen
 
     def context_params(self) -> ContextParams:
-        """A context that holds the case and not a token more."""
+        """A context that holds the case and not a token more; repetitions go back to the same state."""
         n_ctx = self.n_depth + self.n_tokens
-        return ContextParams(n_ctx, self.n_batch, self.n_ubatch, self.n_threads, self.type_k, self.type_v)
+        return ContextParams(
+            n_ctx, self.n_batch, self.n_ubatch, self.n_threads, self.type_k, self.type_v, swa_full=True
+        )
 
 
 @dataclass(frozen=True)

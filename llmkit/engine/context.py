@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from llmkit.engine.batch import Segment
+from llmkit.engine.key_shift import KeyShift
 from llmkit.engine.memory_limit import check_room, choose_n_ctx
 from llmkit.engine.thread_team import ThreadTeam, default_threads
 from llmkit.engine.ubatch import Piece, fill_inputs, split
 from llmkit.errors import LlmkitError, NumericsError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.chain import Chain
-from llmkit.memory.kinds import memory_layout
+from llmkit.memory.kinds import MemoryLayout
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.memory import Memory
 from llmkit.memory.sequence import Sequence
+from llmkit.memory.sliding_window import drop_kept, slide
 from llmkit.models.graph import max_queries
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.model import Model
@@ -40,23 +42,31 @@ class Context:
         params = self.params
         layout = model.layout(params.type_k, params.type_v)
         n_full = 1 if params.kv_unified else params.n_seq_max
-        self.n_ctx, self.n_ctx_reason = choose_n_ctx(params.n_ctx, model.config.n_ctx_train, layout, n_full)
-        kinds = memory_layout(model.config.windows, layout, self.n_ctx, swa_full=True)
+        self.n_ctx, self.n_ctx_reason = choose_n_ctx(
+            params.n_ctx, model.config.n_ctx_train, layout, n_full,
+            lambda n: self._kinds(n).bytes_of(n, min(params.n_ubatch, params.n_batch)),
+        )  # fmt: skip
         if 0 < model.n_positions < self.n_ctx:
             message = f"a context of {self.n_ctx} tokens, but {model.name} knows {model.n_positions} positions"
             raise UsageError(message, f"give -c {model.n_positions} or less")
         self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)
         self.n_threads = params.n_threads if params.n_threads > 0 else default_threads()
+        kinds = self._kinds(self.n_ctx)
         # Each further sequence may leave a block half empty, and begin with a copy of another's half-full one.
         n_cells = n_full * self.n_ctx + 2 * BLOCK_CELLS * (params.n_seq_max - 1)
         self.kv = KvCache(kinds, self.n_ctx, model.n_positions, n_cells)
-        self.memory = Memory(self.kv, can_shift=False)
         self._inputs = PlanInputs(-(-self.n_ubatch // 8) * 8)
-        graph, logits = model.build(self._inputs, layout, self.kv.pool.addresses.ctypes.data, self.n_ctx)
+        addresses = [pool.addresses.ctypes.data for pool in self.kv.pools]
+        graph, logits = model.build(self._inputs, kinds, addresses, self.n_ctx)
         self._plan = Plan(graph, logits, self._inputs.n_rows_max, self.n_threads)
         self._out = np.empty((0, model.config.n_vocab), np.float32)
         self._team = ThreadTeam(self.n_threads)
+        turn = KeyShift(model, kinds, self.kv, self._team, self.n_ctx).turn if model.has_rope else None
+        self.memory = Memory(self.kv, turn, can_shift=model.can_shift)
         self._decoding = threading.RLock()
+
+    def _kinds(self, n_ctx: int) -> MemoryLayout:
+        return self.model.memory_layout(self.params.type_k, self.params.type_v, n_ctx, swa_full=self.params.swa_full)
 
     @property
     def team(self) -> ThreadTeam:
@@ -89,9 +99,13 @@ class Context:
             try:
                 self._check_sequences(segments)
                 tokens = [self._checked(segment.tokens) for segment in segments]
+                for segment in segments:
+                    self.memory.settle(segment.seq)
                 self.kv.check_room(_n_new(segments))
                 chains = {segment.seq: segment.seq.chain for segment in segments}
-                return self._run(split(segments, tokens, self.n_ubatch))
+                logits = self._run(split(segments, tokens, self.n_ubatch), chains)
+                drop_kept(self.kv)
+                return logits
             finally:
                 self._decoding.release()
         except BaseException as error:
@@ -127,22 +141,22 @@ class Context:
             raise UsageError(message, "give ids of this model's tokenizer")
         return ids.astype(np.int32)
 
-    def _run(self, ubatches: list[list[Piece]]) -> npt.NDArray[np.float32]:
-        """Runs the plan for each ubatch and collects the logits."""
+    def _run(self, ubatches: list[list[Piece]], chains: dict[Sequence, Chain]) -> npt.NDArray[np.float32]:
+        """Runs the plan for each ubatch and collects the logits. chains: what sequences held before."""
         n_out = sum(piece.n_out for pieces in ubatches for piece in pieces)
         if len(ubatches) == 1:
-            return self._run_one(ubatches[0])
+            return self._run_one(ubatches[0], chains)
         if len(self._out) < n_out:
             check_room(4 * n_out * self.model.config.n_vocab, f"the logits of {n_out} tokens")
             self._out = np.empty((n_out, self.model.config.n_vocab), np.float32)
         done = 0
         for pieces in ubatches:
-            logits = self._run_one(pieces)
+            logits = self._run_one(pieces, chains)
             self._out[done : done + len(logits)] = logits
             done += len(logits)
         return self._out[:n_out]
 
-    def _run_one(self, pieces: list[Piece]) -> npt.NDArray[np.float32]:
+    def _run_one(self, pieces: list[Piece], chains: dict[Sequence, Chain]) -> npt.NDArray[np.float32]:
         for piece in pieces:
             self.kv.append(piece.seq, piece.tokens)
         config = self.model.config
@@ -154,6 +168,8 @@ class Context:
         if n_out and not (np.isfinite(logits.max(axis=1)).all() and np.isfinite(logits.min(axis=1)).all()):
             hint = "the model's values overflow; try f32 for -ctk and -ctv"
             raise NumericsError("the model computed logits that are not finite numbers", hint)
+        for piece in pieces:
+            slide(self.kv, piece.seq, chains[piece.seq])
         return logits
 
     # -- life -----------------------------------------------------------------------------------------------------

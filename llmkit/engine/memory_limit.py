@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from llmkit.errors import ContextFullError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
@@ -51,14 +52,18 @@ def check_room(n_bytes: int, what: str) -> None:
         raise UsageError(message, "ask for fewer at a time")
 
 
-def choose_n_ctx(wanted: int, n_ctx_train: int, layout: KvLayout, n_full: int = 1) -> tuple[int, str]:
+def choose_n_ctx(
+    wanted: int, n_ctx_train: int, layout: KvLayout, n_full: int = 1, bytes_of: Callable[[int], int] | None = None
+) -> tuple[int, str]:
     """The context's size in tokens and where it comes from; 0 wants the smaller of training context and memory.
 
-    n_full: how many sequences may have that many. ContextFullError when more is wanted than the machine's whole memory
-    holds.
+    n_full: how many sequences may have that many. layout: of all layers, as many short sequences would fill them;
+    bytes_of: what one sequence of so many tokens takes, where that is less. ContextFullError when the sequences take
+    more than the machine's whole memory.
     """
     if wanted > 0:
-        n_bytes, total = n_full * -(-wanted // BLOCK_CELLS) * layout.block_bytes, total_memory()
+        n_bytes, total = -(-wanted // BLOCK_CELLS) * layout.block_bytes, total_memory()
+        n_bytes = n_full * (bytes_of(wanted) if bytes_of else n_bytes)
         if n_bytes > total:
             for_all = f" in each of {n_full} sequences" if n_full > 1 else ""
             message = (

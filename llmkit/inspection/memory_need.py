@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmkit.memory.block_pool import BLOCK_CELLS
+from llmkit.memory.kinds import memory_layout
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.models.config import Config
 from llmkit.models.outline import Outlined
@@ -58,17 +59,17 @@ def memory_need(model: Outlined, n_ctx: int, n_ubatch: int, type_k: str, type_v:
         packed=model.packed_bytes,
         tables=model.table_bytes,
         vectors=model.weights.kept_bytes,
-        kv=_kv(model.config, n_ctx, type_k, type_v),
+        kv=_kv(model.config, n_ctx, n_rows, type_k, type_v),
         activations=model.outline.arena_bytes(model.logits, n_rows),
     )
 
 
-def _kv(config: Config, n_ctx: int, type_k: str, type_v: str) -> tuple[KvNeed, ...]:
-    n_blocks = -(-n_ctx // BLOCK_CELLS)
+def _kv(config: Config, n_ctx: int, n_ubatch: int, type_k: str, type_v: str) -> tuple[KvNeed, ...]:
+    """One sequence that fills the context: layers with a window keep it and the tokens that are being computed."""
+    layout = KvLayout(config.n_layer, config.n_head_kv, config.head_dim, type_k, type_v)
     found = []
-    for window in sorted(set(config.windows)):
-        n_layer = sum(size == window for size in config.windows)
-        layout = KvLayout(n_layer, config.n_head_kv, config.head_dim, type_k, type_v)
-        kind = "window" if window else "full"
-        found.append(KvNeed(kind, window, n_layer, n_blocks * BLOCK_CELLS, n_blocks * layout.block_bytes))
+    for kind in memory_layout(config.windows, layout, n_ctx, swa_full=False).kinds:
+        n_blocks = kind.n_blocks(n_ctx, n_ubatch)
+        n_bytes = n_blocks * kind.layout.block_bytes
+        found.append(KvNeed(kind.name, kind.window, kind.layout.n_layer, n_blocks * BLOCK_CELLS, n_bytes))
     return tuple(found)

@@ -1,8 +1,8 @@
 """Attention over blocks of cells, with online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867; FlashAttention).
 
 A sequence is walked in tiles of 32 tokens counted from its first, wherever they lie, and in spans of 256: within a span
-tile after tile, then span after span (`merge`). Both are fixed by positions alone, so a query's bits depend neither on
-what is computed beside it nor on whether one thread takes all spans or several threads one each.
+tile after tile, then span after span (`merge`). Both are fixed by the tokens' order alone, so a query's bits depend
+neither on what is computed beside it nor on whether one thread takes all spans or several threads one each.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from llmkit.kernels.attention_memory import (
     DONE,
     FIELDS,
     FIRST_ROW,
+    FIRST_VISIBLE,
     GROUP,
     HADAMARD,
     HEAD_DIM,
+    INDEX,
+    KIND,
     MAX_QUERIES,
     N_HEAD,
     N_HEAD_KV,
@@ -23,7 +26,7 @@ from llmkit.kernels.attention_memory import (
     NEG_INF,
     PARTIAL,
     PARTIALS,
-    POS,
+    POSITIONS,
     Q_STRIDE,
     SCALE,
     SCRATCH,
@@ -40,7 +43,6 @@ from llmkit.kernels.attention_memory import (
     UNIT_SPAN,
     UNITS,
     V_DIM,
-    WINDOW,
     Y_STRIDE,
     Q,
     Y,
@@ -50,7 +52,7 @@ from llmkit.kernels.attention_memory import (
     scratch_bytes,
     state_at,
 )
-from llmkit.kernels.attention_scores import add_distance, apply_sink, cap_scores
+from llmkit.kernels.attention_scores import add_distance, apply_sink, cap_scores, put_distances
 from llmkit.kernels.attention_tile import add_values_1, add_values_4, score_tile
 from llmkit.kernels.jit import helper, kernel
 from llmkit.kernels.softmax_tile import softmax_part, softmax_whole
@@ -99,22 +101,23 @@ def _load_queries(args, unit, head, base):
 
 
 @helper
-def _visible(pos, first, window):
-    """Which cells low <= t < high of the tile that starts at `first` the query at `pos` sees."""
-    low = 0
-    if window > 0:
-        low = max(0, pos - window + 1 - first)
-    return low, max(0, min(TILE, pos + 1 - first))
+def _first_visible(args, row):
+    """The first token of its sequence that this row sees."""
+    firsts = arg(args, FIRST_VISIBLE)
+    if firsts == 0:
+        return 0
+    return load_i64(firsts + 8 * row)
 
 
 @helper
 def _set_limits(args, unit, quad, n, first, limits):
     """What each of four queries sees of the tile, to int64 limits[4][2]; whether all see all of it."""
-    heads, window = arg(args, N_HEAD) // arg(args, N_HEAD_KV), arg(args, WINDOW)
+    heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
     whole = True
     for i in range(GROUP):
-        query = min(GROUP * quad + i, n - 1)  # those beyond the last are computed with it and never read
-        low, high = _visible(arg(unit, POS) + query // heads, first, window)
+        row = min(GROUP * quad + i, n - 1) // heads  # those beyond the last are computed with it and never read
+        low = max(0, _first_visible(args, arg(unit, FIRST_ROW) + row) - first)
+        high = max(0, min(TILE, arg(unit, INDEX) + row + 1 - first))
         store_i64(limits + 16 * i, low)
         store_i64(limits + 16 * i + 8, high)
         whole = whole and low == 0 and high == TILE
@@ -134,20 +137,22 @@ def _shrink(factors, out, v_dim):
 
 @helper
 def _change_scores(args, unit, head, quad, n, first, scores):
-    """Caps the scores of four queries on the tile that starts at position `first`, and adds what distance costs."""
+    """Caps the scores of four queries on the tile that starts at token `first`, and adds what distance costs."""
     heads, slopes = arg(args, N_HEAD) // arg(args, N_HEAD_KV), arg(args, SLOPES)
     if arg(args, CAP) != 0:
         cap_scores(scores, 2 * GROUP, bits_to_f32(arg(args, CAP)))
     if slopes != 0:
         for i in range(GROUP):
             query = min(GROUP * quad + i, n - 1)
-            distance = arg(unit, POS) + query // heads - first
-            add_distance(scores + 4 * TILE * i, slopes, head * heads + query % heads, distance)
+            positions = arg(unit, POSITIONS)
+            distance = load_i64(positions + 8 * (arg(unit, INDEX) + query // heads)) - load_i64(positions + 8 * first)
+            at = scores + 4 * GROUP * TILE + 128
+            add_distance(scores + 4 * TILE * i, slopes, head * heads + query % heads, at, distance)
 
 
 @helper
 def _attend_group(args, unit, head, base, quad, n, first, k, v):
-    """Four queries (n in all) against the tile that starts at position `first`."""
+    """Four queries (n in all) against the tile that starts at token `first`."""
     v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
     scores, state = scores_at(args, base), state_at(args, base, 0)
     factors, limits = scores + 4 * GROUP * TILE, scores + 4 * GROUP * TILE + 64
@@ -183,15 +188,15 @@ def _clear(args, state):
 @helper
 def _attend_span(args, unit, head, base, n, span):
     """All queries of the unit against one span, into the span's state."""
-    last = arg(unit, POS) + arg(unit, UNIT_ROWS) - 1
-    start, window = span * SPAN, arg(args, WINDOW)
-    if window > 0:
-        start = max(start, (arg(unit, POS) - window + 1) // TILE * TILE)
+    last, cells = arg(unit, INDEX) + arg(unit, UNIT_ROWS) - 1, arg(unit, UNIT_CELLS + arg(args, KIND))
+    start = max(span * SPAN, _first_visible(args, arg(unit, FIRST_ROW)) // TILE * TILE)
     for first in range(start, min(span * SPAN + SPAN, last + 1), TILE):
-        k, v = load_tile(args, base, arg(unit, UNIT_CELLS) + 8 * first, min(TILE, last + 1 - first), head)
-        following = first + TILE
-        if following <= last:
-            prefetch_tile(args, arg(unit, UNIT_CELLS) + 8 * following, head)
+        n_cells = min(TILE, last + 1 - first)
+        k, v = load_tile(args, base, cells + 8 * first, n_cells, head)
+        if first + TILE <= last:
+            prefetch_tile(args, cells + 8 * (first + TILE), head)
+        if arg(args, SLOPES) != 0:
+            put_distances(arg(unit, POSITIONS) + 8 * first, n_cells, scores_at(args, base) + 4 * GROUP * TILE + 128)
         for quad in range((n + GROUP - 1) // GROUP):
             _attend_group(args, unit, head, base, quad, n, first, k, v)
 
@@ -237,10 +242,8 @@ def _attend_all(args, unit, head, base):
     n = _load_queries(args, unit, head, base)
     part, total = state_at(args, base, 0), state_at(args, base, 1)
     _clear(args, total)
-    first = 0
-    if arg(args, WINDOW) > 0:
-        first = max(0, (arg(unit, POS) - arg(args, WINDOW) + 1) // SPAN)
-    for span in range(first, (arg(unit, POS) + arg(unit, UNIT_ROWS) - 1) // SPAN + 1):
+    first = _first_visible(args, arg(unit, FIRST_ROW)) // SPAN
+    for span in range(first, (arg(unit, INDEX) + arg(unit, UNIT_ROWS) - 1) // SPAN + 1):
         _clear(args, part)
         _attend_span(args, unit, head, base, n, span)
         for i in range(n):

@@ -12,8 +12,9 @@ TILE, SPAN, GROUP = 32, 256, 4
 NEG_INF = float("-inf")
 
 # q, y: float32 rows. units: address of the address of int64 [n_units][UNIT]; unit_count: address of their number.
-# scratch: scratch_bytes a thread. window: tokens a query sees, itself included; 0 is all. cap: float32 bits, slopes and
-# sinks: addresses, see attention_scores; 0 for none.
+# scratch: scratch_bytes a thread. first_visible: address of int64 [n_rows], the first token of its sequence that each
+# row sees; 0: all see the first. cap: float32 bits, slopes and sinks: addresses, see attention_scores; 0 for none.
+# kind: which of a unit's cells are meant; block_addresses: of that kind's blocks.
 # k_load, v_load: addresses of the types' functions (jit.cells); k_head_bytes, v_head_bytes: of one head in a block.
 # hadamard: address of what transforms the outputs back, n_rot_v values at a time, where n_rot_v is not 0.
 # partials: address of the address where units of one span leave (m, l, o) of each row and head.
@@ -29,7 +30,8 @@ FIELDS = (
     "head_dim",
     "v_dim",
     "scale",
-    "window",
+    "first_visible",
+    "kind",
     "k_offset",
     "v_offset",
     "k_load",
@@ -59,7 +61,8 @@ FIELDS = (
     HEAD_DIM,
     V_DIM,
     SCALE,
-    WINDOW,
+    FIRST_VISIBLE,
+    KIND,
     K_OFFSET,
     V_OFFSET,
     K_LOAD,
@@ -78,15 +81,16 @@ FIELDS = (
     CAP,
     SLOPES,
     SINKS,
-) = range(2, 30)
+) = range(2, 31)
 
-# A unit of work: rows first_row .. first_row + n_rows of one sequence, the first at position pos; cells: address of the
-# sequence's int64 cells (block number * 32 + cell); span: the only span to do, or -1 for all;
-# partial: with a span, number of its first row's partial result (one a row and span, all heads); done: address of
-# int64 [n_head_kv], how many of the n_spans units with these rows are finished.
-UNIT_FIELDS = ("first_row", "n_rows", "pos", "cells", "span", "partial", "n_spans", "done")
-FIRST_ROW, UNIT_ROWS, POS, UNIT_CELLS, UNIT_SPAN, PARTIAL, N_SPANS, DONE = range(8)
-UNIT = 8
+# A unit of work: rows first_row .. first_row + n_rows of one sequence, the first its index-th token; span: the only
+# span to do, or -1 for all; partial: with a span, number of its first row's partial result (one a row and span, all
+# heads); done: address of int64 [n_head_kv], how many of the n_spans units with these rows are finished. positions:
+# address of the int64 positions of the sequence's tokens, read where distance counts; cells of kind 0 and 1: addresses
+# of its int64 cells (block number * 32 + cell; -1: none, which no row sees).
+UNIT_FIELDS = ("first_row", "n_rows", "index", "span", "partial", "n_spans", "done", "positions", "cells_0", "cells_1")
+FIRST_ROW, UNIT_ROWS, INDEX, UNIT_SPAN, PARTIAL, N_SPANS, DONE, POSITIONS, UNIT_CELLS = range(9)
+UNIT = 10
 
 
 def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
@@ -95,7 +99,7 @@ def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
     return (4 * n + _STEP_BYTES + 4095) // 4096 * 4096
 
 
-_STEP_BYTES = 128  # four factors, four pairs of limits
+_STEP_BYTES = 256  # four factors, four pairs of limits, 32 distances
 
 # -- scratch of a thread, in this order ---------------------------------------------------------------------------
 
@@ -166,7 +170,7 @@ def _load_run(args, base, cell, t, n, head):
 
 @helper
 def load_tile(args, base, cells, n, head):
-    """n cells' K and V as float32; the addresses of both. Columns of K from n on hold anything."""
+    """n cells' K and V as float32; the addresses of both. What has no cell, and columns of K from n on, is anything."""
     k_tile, v_tile, cell = _k_tile(args, base), _v_tile(args, base), load_i64(cells)
     if cell & (TILE - 1) == 0 and _run_of(cells, n) == n:
         k, v = _head_addresses(args, cell >> 5, head)
@@ -175,7 +179,8 @@ def load_tile(args, base, cells, n, head):
     t = 0
     while t < n:
         run = _run_of(cells + 8 * t, n - t)
-        _load_run(args, base, load_i64(cells + 8 * t), t, run, head)
+        if load_i64(cells + 8 * t) >= 0:
+            _load_run(args, base, load_i64(cells + 8 * t), t, run, head)
         t += run
     return k_tile, v_tile
 
@@ -183,6 +188,8 @@ def load_tile(args, base, cells, n, head):
 @helper
 def prefetch_tile(args, cells, head):
     """Asks for K and V of the first cell's block: blocks are scattered, no hardware guesses the next."""
+    if load_i64(cells) < 0:
+        return
     k, v = _head_addresses(args, load_i64(cells) >> 5, head)
     for at in range(0, arg(args, K_HEAD_BYTES), 64):
         prefetch(k + at)

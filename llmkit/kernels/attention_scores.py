@@ -6,9 +6,7 @@ Each is a few instructions a tile where a model has it, and one test a tile wher
 from __future__ import annotations
 
 from llmkit.kernels.jit import helper
-from llmkit.simd.ops import add, div, exp, fma, hmax, load_f32, mul, splat, sub, vload, vstore
-
-LANES = 64  # bytes before the slopes: float32 0 .. 15
+from llmkit.simd.ops import add, div, exp, fma, hmax, load_f32, load_i64, mul, splat, store_f32, sub, vload, vstore
 
 
 @helper
@@ -21,16 +19,23 @@ def cap_scores(scores, n, cap):
 
 
 @helper
-def add_distance(scores, slopes, head, distance):
-    """Scores of one query on 32 cells: the first cell lies `distance` tokens back, each further one a token less.
+def put_distances(positions, n, out):
+    """How far each of the n tokens at these int64 positions is from the first of them: float32 [32], 0 from n on."""
+    first = load_i64(positions)
+    for t in range(32):
+        store_f32(out + 4 * t, float(load_i64(positions + 8 * t) - first) if t < n else 0.0)
 
-    slopes: 16 lane numbers, then a slope for each head (Press et al. 2021, arXiv:2108.12409).
+
+@helper
+def add_distance(scores, slopes, head, distances, distance):
+    """Scores of one query on 32 cells: the first lies `distance` positions back, each other one `distances` nearer.
+
+    slopes: a float32 for each head (Press et al. 2021, arXiv:2108.12409).
     """
-    slope = load_f32(slopes + LANES + 4 * head)
-    lanes = vload(slopes)
+    slope = load_f32(slopes + 4 * head)
     for half in range(2):
-        at = scores + 64 * half
-        vstore(at, fma(splat(slope), sub(lanes, splat(float(distance - 16 * half))), vload(at)))
+        at, nearer = scores + 64 * half, vload(distances + 64 * half)
+        vstore(at, fma(splat(slope), sub(nearer, splat(float(distance))), vload(at)))
 
 
 @helper

@@ -61,6 +61,10 @@ class BlockPool:
         """How many sequences reference the block."""
         return int(self._n_refs[block])
 
+    def n_refs_of(self, blocks: Blocks) -> npt.NDArray[np.int32]:
+        """The same of each of these blocks."""
+        return self._n_refs[blocks]
+
     def check_room(self, n: int) -> None:
         """ContextFullError when fewer than `n` blocks are free."""
         if n > self.n_free:

@@ -81,6 +81,15 @@ class Chain:
             return np.empty(0, np.int64)
         return np.concatenate([part.run.data[row, part.start : part.stop] for part in self.parts])
 
+    def tail(self, row: int, first: int) -> Columns:
+        """One row of the tokens from `first` on; a view where they lie in the last part."""
+        if first == 0:
+            return self.column(row)
+        run, start, stop = self.parts[-1]
+        if self.n - first <= stop - start:
+            return run.data[row, stop - self.n + first : stop]
+        return np.concatenate([part.run.data[row, part.start : part.stop] for part in self.cut(first, self.n)])
+
     def rows(self, first: int, last: int) -> Columns:
         """All rows of tokens first .. last; a view where they lie in the last part."""
         offset = self.n

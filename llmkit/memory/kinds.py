@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.kv_layout import KvLayout
 
 
@@ -18,6 +19,11 @@ class Kind:
     layers: tuple[int, ...]
     window: int
     layout: KvLayout
+
+    def n_blocks(self, n_tokens: int, n_ubatch: int) -> int:
+        """Blocks that one sequence takes: with a window no more than it and a ubatch, each with a block begun."""
+        n_blocks = -(-n_tokens // BLOCK_CELLS)
+        return min(n_blocks, (self.window + n_ubatch) // BLOCK_CELLS + 2) if self.window else n_blocks
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,9 @@ class MemoryLayout:
         """Bytes of a block of every kind."""
         return sum(kind.layout.block_bytes for kind in self.kinds)
 
-    def bytes_of(self, n_tokens: int, n_extra: int) -> int:
-        """Bytes of one sequence of n_tokens tokens, of which a window keeps itself and n_extra tokens."""
-        return sum(
-            -(-(min(n_tokens, kind.window + n_extra) if kind.window else n_tokens) // 32) * kind.layout.block_bytes
-            for kind in self.kinds
-        )
+    def bytes_of(self, n_tokens: int, n_ubatch: int) -> int:
+        """Bytes that one sequence of n_tokens tokens takes, computed n_ubatch at a time."""
+        return sum(kind.n_blocks(n_tokens, n_ubatch) * kind.layout.block_bytes for kind in self.kinds)
 
     def place(self, layer: int) -> tuple[int, int]:
         """The number of the kind that has this layer, and the layer's place in its blocks."""

@@ -41,6 +41,7 @@ class KvCache:
         n_blocks = -(-(n_cells or n_ctx) // BLOCK_CELLS)
         self.pools = [BlockPool(kind.layout.block_bytes, n_blocks) for kind in layout.kinds]
         self.sequences: set[Sequence] = set()
+        self.kept: list[list[Columns]] = []  # see sliding_window
 
     @property
     def pool(self) -> BlockPool:
@@ -176,6 +177,7 @@ class KvCache:
 
     def recount(self) -> None:
         """Counts the references anew from the sequences: an interruption may have left a change half done."""
+        self.kept = []
         for k, pool in enumerate(self.pools):
             n_refs = np.zeros(pool.n_blocks, np.int32)
             for seq in self.sequences:

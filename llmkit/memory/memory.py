@@ -16,16 +16,17 @@ from llmkit.memory.chain import POS, Chain, Columns
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.operations import MAX_POS, find_range, with_copy, with_positions, without
 from llmkit.memory.sequence import Sequence
+from llmkit.memory.shifts import Turn, settle
 from llmkit.memory.usage import KindUsage, Usage
 
 ALL = -1
 
 
 class Memory:
-    """A cache's sequences by their ids. can_shift: whether positions may change."""
+    """A cache's sequences by their ids. can_shift: whether positions may change; turn: what turns keys then, if any."""
 
-    def __init__(self, kv: KvCache, *, can_shift: bool) -> None:
-        self._kv, self._ids = kv, dict[int, Sequence]()
+    def __init__(self, kv: KvCache, turn: Turn | None, *, can_shift: bool) -> None:
+        self._kv, self._turn, self._ids = kv, turn, dict[int, Sequence]()
         self.can_shift = can_shift
         self._windows = tuple(kind.window for kind in kv.kinds)
 
@@ -47,6 +48,10 @@ class Memory:
         if seq_id < 0:
             raise UsageError(f"sequence id {seq_id} is negative", "give 0 or more")
         return self._ids[seq_id].chain if seq_id in self._ids else Chain((), (0,) * len(self._windows))
+
+    def settle(self, seq: Sequence) -> None:
+        """Turns keys whose positions have changed; ContextFullError, and nothing changed, without room for copies."""
+        settle(self._kv, seq, self._turn)
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -75,6 +80,9 @@ class Memory:
         source, target = self._chain(src), self._chain(dst)
         if src == dst or (not source.n and not target.n):
             return
+        if source.n and not source.turned:  # so that both share what is turned
+            self.settle(self._ids[src])
+            source = self._chain(src)
         self._kv.replace(self.sequence(dst), with_copy(target, source, p0, p1, self._windows))
 
     def seq_keep(self, seq_id: int) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmkit.kernels import activation, attention, experts, kv_store, norm, quantize, rope, rows
+from llmkit.kernels import activation, attention, experts, kv_shift, kv_store, norm, quantize, rope, rows
 from llmkit.kernels import activation_tile as at
 from llmkit.kernels import matmul as mm
 from llmkit.kernels import matmul_experts as me
 from llmkit.kernels.kv_types.registry import hadamard_address, kv_type
+from llmkit.memory.kinds import MemoryLayout
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.values import Op, Slots, Value, row_stride
@@ -34,8 +35,8 @@ class Graph:
     """Operations in order. `kv_written` stands for the cells of the KV cache, so that order is kept."""
 
     inputs: PlanInputs
-    layout: KvLayout
-    block_addresses: int
+    memory: MemoryLayout
+    block_addresses: list[int]
     ops: list[Op] = field(default_factory=list)
     kv: Value = field(default_factory=lambda: Value("kv", 0, 0))
     _quantized: dict[tuple[Value, int], Value] = field(default_factory=dict)
@@ -257,20 +258,47 @@ class Graph:
 
     def rope_store(self, q: Value, k: Value, v: Value, table: Value | None, layer: int, *, interleaved: bool) -> None:
         """Rotates q in place, and k on its way into the cells, with v; without a table nothing is rotated."""
-        kv, inputs = self.layout, self.inputs
+        kind, kv = self._kind_of(layer)
         reads = [q, k, v] if table is None else [q, k, v, table]
         writes = [q, k, self.kv] if kv.n_rot_v == 0 else [q, k, v, self.kv]
         self._add(
             "rope_store", kv_store.rope_store, kv_store.FIELDS, reads, writes,
             q=q, q_stride=q.stride, k=k, v=v, kv_stride=k.stride, n_head=q.n_cols // kv.head_dim,
             n_rot=table.n_cols if table else 0, interleaved=int(interleaved), table=table or 0,
-            blocks=inputs.blocks.ctypes.data, cells=inputs.cells.ctypes.data, n_rot_k=kv.n_rot_k,
+            blocks=self.inputs.blocks_of(kind), cells=self.inputs.cells_of(kind), n_rot_k=kv.n_rot_k,
             k_store=kv_type(kv.type_k).store_k, v_store=kv_type(kv.type_v).store_v, **self._cells_of(layer),
         )  # fmt: skip
 
+    def kv_shift(self, table: Value, layer: int, *, interleaved: bool) -> None:
+        """Turns the keys of each row's cell by the angles of the table."""
+        kind, kv = self._kind_of(layer)
+        fields = self._cells_of(layer)
+        self._add(
+            "kv_shift", kv_shift.kv_shift, kv_shift.FIELDS, [table, self.kv], [self.kv],
+            table=table, n_rot=table.n_cols, interleaved=int(interleaved), blocks=self.inputs.blocks_of(kind),
+            cells=self.inputs.cells_of(kind), k_load=kv_type(kv.type_k).load_k, k_store=kv_type(kv.type_k).store_k,
+            n_rot_k=kv.n_rot_k, scratch=SCRATCH, scratch_bytes=kv_shift.scratch_bytes(kv.head_dim),
+            **{name: fields[name] for name in ("n_head_kv", "head_dim", "k_offset", "k_head_bytes", "hadamard")},
+        )  # fmt: skip
+
+    def mark_shifted(self) -> Value:
+        """Writes down that the keys are turned, once they all are; a value that stands for that."""
+        done = Value("done", 1, 64)
+        self._add(
+            "mark", kv_shift.mark, kv_shift.MARK_FIELDS, [self.kv], [done],
+            rotated=self.inputs.rotated.ctypes.data, deltas=self.inputs.positions.ctypes.data,
+        )  # fmt: skip
+        return done
+
+    def _kind_of(self, layer: int) -> tuple[int, KvLayout]:
+        """The number and the layout of the kind of memory that has this layer."""
+        kind, _ = self.memory.place(layer)
+        return kind, self.memory.kinds[kind].layout
+
     def _cells_of(self, layer: int) -> dict[str, int]:
         """Where the layer's K and V lie in a block, for the kernels that read and write them."""
-        kv = self.layout
+        kind, layer = self.memory.place(layer)
+        kv = self.memory.kinds[kind].layout
         return dict(
             n_head_kv=kv.n_head_kv, head_dim=kv.head_dim, v_dim=kv.v_dim,
             k_offset=kv.k_offset(layer), v_offset=kv.v_offset(layer), k_head_bytes=kv.k_head_bytes,
@@ -282,18 +310,19 @@ class Graph:
         self, q: Value, layer: int, *, scale: float, window: int = 0, softcap: float = 0.0, slopes: int = 0,
         sinks: int = 0,
     ) -> Value:  # fmt: skip
-        """softmax(scale * q k^T) v over the cells of each row's own sequence up to itself (`window` of them).
+        """softmax(scale * q k^T) v over the cells of each row's own sequence up to itself (`window` positions back).
 
         slopes, sinks: addresses as kernels.attention_scores has them, 0 for none.
         """
-        kv, inputs = self.layout, self.inputs
+        (kind, kv), inputs = self._kind_of(layer), self.inputs
         n_head = q.n_cols // kv.head_dim
         queries = max_queries(n_head, kv.n_head_kv, kv.head_dim)
         out = self._value("attn", q.n_cols)
         args: dict[str, Any] = dict(
-            q=q, q_stride=q.stride, y=out, y_stride=out.stride, n_head=n_head, scale=float_bits(scale), window=window,
+            q=q, q_stride=q.stride, y=out, y_stride=out.stride, n_head=n_head, scale=float_bits(scale),
+            first_visible=inputs.first_visible_of(window) if window else 0, kind=kind,
             k_load=kv_type(kv.type_k).load_k, v_load=kv_type(kv.type_v).load_v, **self._cells_of(layer),
-            units=inputs.units_address, unit_count=inputs.n_units_address, block_addresses=self.block_addresses,
+            units=inputs.units_address, unit_count=inputs.n_units_address, block_addresses=self.block_addresses[kind],
             scratch=SCRATCH, scratch_bytes=attention.scratch_bytes(queries, kv.head_dim, kv.v_dim),
             max_queries=queries, partials=inputs.partials_address, cap=float_bits(softcap), slopes=slopes, sinks=sinks,
         )  # fmt: skip

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-Kept = dict[Any, npt.NDArray[np.int64]]
+MAX_KINDS = 2  # of memory; a unit of attention has as many columns of cells
 
 
 class PlanInputs:
     """Arrays for at most `n_rows_max` rows (tokens).
 
     counts: int64 [n_tokens, n_out, n_units, address of partial results, address of units]; tokens int32;
-    positions, blocks (address of the block of each row's cell), cells (0..31), out_rows (rows whose logits are wanted)
-    int64; units as in kernels.attention.
+    positions, out_rows (rows whose logits are wanted) int64; by kind of memory blocks (address of the block of each
+    row's cell) and cells (0..31); by window first_visible (the first token of its sequence that a row sees); rotated:
+    see kernels.kv_shift; units as in kernels.attention.
     """
 
     def __init__(self, n_rows_max: int) -> None:
         self.n_rows_max = n_rows_max
         self.counts = np.zeros(5, np.int64)
         self.tokens = np.zeros(n_rows_max, np.int32)
-        self.positions, self.blocks, self.cells, self.out_rows = np.zeros((4, n_rows_max), np.int64)
+        self.positions, self.rotated, self.out_rows = np.zeros((3, n_rows_max), np.int64)
+        self.blocks, self.cells = np.zeros((2, MAX_KINDS, n_rows_max), np.int64)
+        self.first_visible: dict[int, npt.NDArray[np.int64]] = {}
         self._partials, self._done = np.zeros(0, np.float32), np.zeros(0, np.int64)
         self._units = np.zeros(0, np.int64)
-        self._columns: Kept = {}
+        self._columns: list[npt.NDArray[np.int64]] = []
+
+    def blocks_of(self, kind: int) -> int:
+        """Address of the blocks of rows in this kind of memory."""
+        return int(self.blocks[kind].ctypes.data)
+
+    def cells_of(self, kind: int) -> int:
+        """Address of the cells of rows in this kind of memory."""
+        return int(self.cells[kind].ctypes.data)
+
+    def first_visible_of(self, window: int) -> int:
+        """Address of the first token that each row sees through this window."""
+        if window not in self.first_visible:
+            self.first_visible[window] = np.zeros(self.n_rows_max, np.int64)
+        return self.first_visible[window].ctypes.data
 
     @property
     def n_tokens_address(self) -> int:
@@ -58,12 +73,7 @@ class PlanInputs:
         self.counts[3] = self._partials.ctypes.data
         return self._done.ctypes.data
 
-    def keep(self, columns: Kept) -> Kept:
-        """Holds the columns that units point into until the next run."""
-        self._columns = columns
-        return columns
-
-    def set_units(self, units: npt.NDArray[np.int64]) -> None:
-        """Takes attention's units of work, int64 [n, UNIT]."""
-        self._units = np.ascontiguousarray(units)
+    def set_units(self, units: npt.NDArray[np.int64], columns: list[npt.NDArray[np.int64]]) -> None:
+        """Takes attention's units of work, int64 [n, UNIT], and the arrays that they point into."""
+        self._units, self._columns = np.ascontiguousarray(units), columns
         self.counts[2], self.counts[4] = len(units), self._units.ctypes.data

@@ -9,12 +9,14 @@ from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.files.gguf_values import Entry
 from llmkit.files.overrides import lay_over
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
+from llmkit.memory.kinds import MemoryLayout, memory_layout
 from llmkit.memory.kv_layout import KvLayout, rotation_wanted
 from llmkit.models.config import Config, read_config
 from llmkit.models.family import Family
 from llmkit.models.fingerprint import fingerprint, overridden_fingerprint
 from llmkit.models.graph import Graph
 from llmkit.models.inputs import PlanInputs
+from llmkit.models.key_shift import build_key_shift
 from llmkit.models.packed import PackedWeights, Progress, load_packed
 from llmkit.models.registry import family
 from llmkit.models.transformer import Transformer
@@ -58,10 +60,34 @@ class Model:
         """How many positions the model knows, 0 for any number."""
         return self.config.n_ctx_train if self.weights.has("position_embd.weight") else 0
 
-    def build(self, inputs: PlanInputs, layout: KvLayout, block_addresses: int, n_ctx: int = 0) -> tuple[Graph, Value]:
+    def memory_layout(self, type_k: str, type_v: str, n_ctx: int, *, swa_full: bool = True) -> MemoryLayout:
+        """The kinds of memory that a context of this size has."""
+        return memory_layout(self.config.windows, self.layout(type_k, type_v), n_ctx, swa_full=swa_full)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether keys can be turned to other positions: not where these have several parts, or are learned."""
+        return not self.config.multi_rope and self.n_positions == 0
+
+    @property
+    def has_rope(self) -> bool:
+        """Whether any layer's keys depend on positions."""
+        return self.config.n_rot > 0 and any(self.config.has_rope)
+
+    def build(
+        self, inputs: PlanInputs, memory: MemoryLayout, block_addresses: list[int], n_ctx: int = 0
+    ) -> tuple[Graph, Value]:
         """The forward pass as a graph, and its logits. n_ctx: the context's size."""
-        graph = Graph(inputs, layout, block_addresses)
+        graph = Graph(inputs, memory, block_addresses)
         return graph, Transformer(graph, self._family, self.config, self.weights, n_ctx).build()
+
+    def build_key_shift(
+        self, inputs: PlanInputs, memory: MemoryLayout, block_addresses: list[int], n_ctx: int
+    ) -> tuple[Graph, Value]:
+        """What turns keys as a graph, and the value that stands for its end."""
+        graph = Graph(inputs, memory, block_addresses)
+        transformer = Transformer(graph, self._family, self.config, self.weights, n_ctx)
+        return graph, build_key_shift(graph, transformer)
 
     def fingerprint(self) -> str:
         """SHA-256 of the file; of that and the metadata laid over it, where there is any."""
@@ -94,6 +120,6 @@ def load_model(
     model.added_keys = added
     # First builds, of which nothing is run, ask for every tensor and so check them all: those of any context's size.
     for n_ctx in (1, config.n_ctx_train):
-        model.build(PlanInputs(1), model.layout("f16", "f16"), 0, n_ctx)
+        model.build(PlanInputs(1), model.memory_layout("f16", "f16", n_ctx), [0], n_ctx)
     model.packed = load_packed(weights.matrices.values(), model.file_fingerprint, n_threads, progress)
     return model

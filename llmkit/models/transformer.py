@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,10 @@ class Transformer:
 
     def _rope_tables(self) -> dict[bool, Value]:
         """Cosines and sines for layers without (False) and with a window; one for both where they are equal."""
+        return self.rope_tables(self.g.rope_table)
+
+    def rope_tables(self, make: Callable[[int, int, float], Value]) -> dict[bool, Value]:
+        """The same, each made from the address of frequencies, n_rot, and what multiplies it."""
         config = self.config
         tables: dict[bool, Value] = {}
         for window in sorted({config.is_window_layer(i) for i in range(config.n_layer) if config.has_rope[i]}):
@@ -110,13 +115,18 @@ class Transformer:
             frequencies = rope.frequencies(config.n_rot, self._rope_factors())
             if config.multi_rope:
                 frequencies[self._fourth_section()] = 0.0
-            tables[window] = self.g.rope_table(self.weights.keep(frequencies), config.n_rot, rope.table_scale)
+            tables[window] = make(self.weights.keep(frequencies), config.n_rot, rope.table_scale)
         return tables
 
     def _fourth_section(self) -> npt.NDArray[np.bool_]:
         """Which pairs turn with the fourth part of a position, which text leaves at 0."""
         sections = self.config.rope_sections
         return np.asarray(np.arange(self.config.n_rot // 2) % sum(sections) >= sum(sections[:3]))
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether neighbours make a pair that turns, and not values of two halves."""
+        return self.family.attention.rope == "pairs" and not self.config.multi_rope
 
     def _rope_factors(self) -> npt.NDArray[np.float32] | None:
         """What frequencies are divided by: one set, or (phi3) one for short contexts and one for long ones."""
@@ -161,8 +171,7 @@ class Transformer:
         q, k, v = self._qkv(h, blk)
         self._norm_qk(q, f"{blk}.attn_q_norm", config.n_head)
         self._norm_qk(k, f"{blk}.attn_k_norm", config.n_head_kv)
-        interleaved = self.family.attention.rope == "pairs" and not config.multi_rope
-        self.g.rope_store(q, k, v, table, layer, interleaved=interleaved)
+        self.g.rope_store(q, k, v, table, layer, interleaved=self.interleaved)
         o = self.g.attention(
             q, layer, scale=config.score_scale, window=config.windows[layer], softcap=config.attn_softcap,
             slopes=self._slopes(), sinks=self.weights.optional_vector(f"{blk}.attn_sinks.weight", config.n_head),
@@ -171,13 +180,13 @@ class Transformer:
         self._add(x, output, o, f"{blk}.post_attention_norm")
 
     def _slopes(self) -> int:
-        """Address of lane numbers and a slope for each head, as the kernel wants ALiBi; 0 without."""
+        """Address of ALiBi's slopes, one for each head; 0 without."""
         bias, n_head = self.config.alibi_bias, self.config.n_head
         if not bias:
             return 0
         n = 1 << (n_head.bit_length() - 1)
         powers = [h + 1 if h < n else h - n + 0.5 for h in range(n_head)]
-        return self.weights.keep(np.array([*range(16), *(2.0 ** (-bias / n * p) for p in powers)], np.float32))
+        return self.weights.keep(np.array([2.0 ** (-bias / n * p) for p in powers], np.float32))
 
     # -- feed-forward ---------------------------------------------------------------------------------------------
 

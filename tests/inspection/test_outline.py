@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
 from llmkit.files.gguf_reader import open_gguf
 from llmkit.inspection.memory_need import memory_need
@@ -38,7 +39,7 @@ def shown(ops: list[Op]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("arch", FILES)
 def test_the_outline_is_the_graph(arch: str, tmp_path: Path) -> None:
     model, outlined = load_model(tiny(tmp_path, arch)), outline_model(open_gguf(tmp_path / "m.gguf"))
-    graph, logits = model.build(PlanInputs(24), model.layout("f16", "f16"), 0, model.config.n_ctx_train)
+    graph, logits = model.build(PlanInputs(24), model.memory_layout("f16", "f16", 0), [0], model.config.n_ctx_train)
     assert shown(outlined.outline.ops) == shown(graph.ops)
     plan = Plan(graph, logits, 24, 1)
     assert outlined.outline.arena_bytes(outlined.logits, 24) == plan.arena_bytes
@@ -64,5 +65,11 @@ def test_keys_and_values_are_what_a_context_takes(n_ctx: int, type_k: str, type_
     need = memory_need(outline_model(open_gguf(path), n_ctx), n_ctx, 64, type_k, type_v)
     with Context(load_model(path), ContextParams(n_ctx=n_ctx, n_ubatch=64, type_k=type_k, type_v=type_v)) as ctx:
         assert need.n_ctx == ctx.n_ctx
-        assert sum(kv.n_bytes for kv in need.kv) == ctx.kv.pool.data.nbytes
+        seq = ctx.memory.sequence(0)
+        for first in range(0, ctx.n_ctx, 64):
+            ctx.decode([Segment(seq, [1] * min(64, ctx.n_ctx - first), "none")])
+        taken = [kind.bytes_peak for kind in ctx.memory.usage().kinds]
+        a_block = [pool.block_bytes for pool in ctx.kv.pools]
+    assert need.kv[0].n_bytes == taken[0]
+    assert taken[1] <= need.kv[1].n_bytes <= taken[1] + 2 * a_block[1]
     assert [(kv.kind, kv.window, kv.n_layer) for kv in need.kv] == [("full", 0, 1), ("window", 20, 1)]

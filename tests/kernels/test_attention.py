@@ -3,6 +3,7 @@ taken together or one by one. What no query may read is NaN.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -31,6 +32,14 @@ class Case:
     cap: float = 0.0
     alibi: bool = False
     sinks: bool = False
+    gaps: bool = False
+
+    @cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """One after the other; with gaps some are left out."""
+        if not self.gaps:
+            return np.arange(self.n)
+        return np.cumsum(np.random.default_rng(3).integers(1, 4, self.n)).astype(np.int64)
 
     @property
     def slopes(self) -> Floats | None:
@@ -92,8 +101,8 @@ class Cache:
         for i, (first, last) in enumerate(runs):
             n_spans = (last - 1) // SPAN + 1
             spans = range(n_spans) if by_span else [-1]
-            here = [row, last - first, first, address(self.cells)]
-            units += [[*here, s, partial, n_spans, address(done[i])] for s in spans]
+            here, addresses = [row, last - first, first], [address(case.positions), 0, address(self.cells)]
+            units += [[*here, s, partial, n_spans, address(done[i]), *addresses] for s in spans]
             row, partial = row + last - first, partial + (last - first) * n_spans
         max_queries = -(-max(u[1] for u in units) * (case.n_head // case.n_head_kv) // 4) * 4
         scratch_bytes = attention.scratch_bytes(max_queries, case.head_dim, case.v_dim)
@@ -101,11 +110,14 @@ class Cache:
         units_at = np.array([address(table)], np.int64)
         assert table.shape[1] == attention.UNIT == len(attention.UNIT_FIELDS)
         rows = aligned(np.concatenate([q[first:last] for first, last in runs]))
+        positions = np.concatenate([case.positions[first:last] for first, last in runs])
+        first_visible = np.searchsorted(case.positions, positions - case.window, "right") if case.window else 0
         partials = aligned(np.full((partial, case.n_head, 2 + case.v_dim), np.nan, np.float32))
         block = {
             "q": rows, "q_stride": rows.strides[0], "y": y, "y_stride": y.strides[0], "n_head": case.n_head,
             "n_head_kv": case.n_head_kv, "head_dim": case.head_dim, "v_dim": case.v_dim,
-            "scale": float_bits(case.head_dim**-0.5), "window": case.window, "k_offset": 0, "v_offset": self.v_offset,
+            "scale": float_bits(case.head_dim**-0.5), "first_visible": first_visible, "kind": 1,
+            "k_offset": 0, "v_offset": self.v_offset,
             "k_load": registry.kv_type(case.kv).load_k, "v_load": registry.kv_type(case.kv).load_v,
             "k_head_bytes": self.k_bytes, "v_head_bytes": self.v_bytes, "n_rot_v": case.n_rot_v,
             "hadamard": registry.hadamard_address() if case.n_rot_v else 0, "units": units_at,
@@ -113,8 +125,7 @@ class Cache:
             "scratch": aligned(np.full(scratch_bytes // 4, np.nan, np.float32)), "scratch_bytes": scratch_bytes,
             "max_queries": max_queries, "partials": np.array([address(partials)], np.int64),
         }  # fmt: skip
-        lanes = np.arange(16, dtype=np.float32)
-        slopes = 0 if case.slopes is None else np.concatenate([lanes, case.slopes])
+        slopes = 0 if case.slopes is None else case.slopes
         sinks = 0 if case.sink_scores is None else case.sink_scores
         block |= {"cap": float_bits(case.cap), "slopes": slopes, "sinks": sinks}
         run(attention.attention, attention.FIELDS, row, **block)
@@ -139,6 +150,8 @@ CASES = [
     Case(300, cap=2.0),
     Case(300, alibi=True, n_head=6, n_head_kv=3),
     Case(600, sinks=True, window=64),
+    Case(300, window=64, gaps=True),
+    Case(300, alibi=True, gaps=True),
     Case(300, cap=3.0, alibi=True, sinks=True, n_head=5, n_head_kv=1, kv="f16"),
     Case(70, head_dim=40, kv="bf16"),
     *(Case(70, n_head=3, n_head_kv=1, head_dim=size, kv=name) for name in kv.QUANTISED for size in (32, 64)),
@@ -150,7 +163,7 @@ CASES = [
 @pytest.mark.parametrize("scatter", [False, True, "runs"])
 def test_against_the_twin(case: Case, scatter: bool | str) -> None:
     q, k, v = case.values()
-    pos = np.arange(case.n)
+    pos = case.positions
     exact = [t.astype(np.float64) for t in (q, k, v)]
     want = ref.attention(
         exact[0], exact[1], exact[2], case.head_dim**-0.5, pos, pos, case.window, case.cap, case.slopes,

@@ -154,3 +154,30 @@ def _put_region(region: Bytes, name: str, is_k: bool, cell: int, q: Quantised) -
     region[n : n + 64].view(np.float16)[cell] = q.d
     if q.m is not None:
         region[n + 64 : n + 128].view(np.float16)[cell] = q.m
+
+
+def get(head: Bytes, name: str, cell: int, n_dims: int) -> Array:
+    """A cell's K [n_dims] out of the bytes of one head of a block, as float32."""
+    if name in FLOATS:
+        values = head.view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[name]).reshape(n_dims, CELLS)[
+            :, cell
+        ]
+        return from_bf16(values) if name == "bf16" else values.astype(np.float32)
+    return np.concatenate([_get_region(region, name, cell) for region in head.reshape(n_dims // 32, -1)])
+
+
+def _get_region(region: Bytes, name: str, cell: int) -> Array:
+    """32 values of q8_0, q4_0, q5_0 and their like."""
+    n_codes = 32 if name == "q8_0" else 16
+    packed, n = region[: CELLS * n_codes].reshape(n_codes, CELLS)[:, cell].astype(np.int64), CELLS * n_codes
+    codes = (
+        packed.astype(np.uint8).view(np.int8).astype(np.int64)
+        if name == "q8_0"
+        else np.concatenate([packed & 15, packed >> 4])
+    )
+    if name[1] == "5":
+        bits = int(region[n : n + 128].view(np.uint32)[cell])
+        codes, n = codes | np.array([(bits >> i & 1) << 4 for i in range(32)]), n + 128
+    d = region[n : n + 64].view(np.float16)[cell]
+    m = region[n + 64 : n + 128].view(np.float16)[cell] if name.endswith("_1") else None
+    return dequantise(name, Quantised(codes, d, m))
