@@ -4,7 +4,9 @@ from llmkit.sampling.candidates import Candidates
 
 
 def top_k(candidates: Candidates, k: int) -> Candidates:
-    """Keeps the k best; k <= 0 keeps all."""
-    if k <= 0 or k >= candidates.n:
+    """Keeps the k best that are possible; k <= 0 keeps all."""
+    if k <= 0:
         return candidates
+    if k >= candidates.n:
+        return candidates.possible()
     return candidates.take(candidates.best(k))

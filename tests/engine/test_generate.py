@@ -8,6 +8,7 @@ import pytest
 
 from llmkit.engine.generate import GenerateParams, Generation, StopReason
 from llmkit.engine.sampler import Sampler
+from llmkit.engine.stop_strings import StopStrings
 from llmkit.engine.timings import Timings
 from llmkit.errors import ContextFullError, NumericsError, UsageError
 from llmkit.params import SamplingParams
@@ -220,3 +221,66 @@ def test_timings_count_the_phases() -> None:
 def test_rates_of_nothing_are_none() -> None:
     told = Timings().to_json()
     assert [told[k] for k in ("prompt_per_second", "decode_per_second", "first_token_ms")] == [None] * 3
+
+
+# Stop strings
+
+
+def test_a_stop_string_ends_it_and_is_not_shown() -> None:
+    ctx = FakeContext(counting())
+    run = generation(ctx, [0], stops=StopStrings(["d"]))
+    assert [t.text for t in run] == ["b", "c", ""]
+    assert (run.ids, run.stop_reason, run.stopping_word, run.tail) == ([1, 2, 3], StopReason.WORD, "d", "")
+    assert len(ctx.calls) == 3
+
+
+def test_a_stop_string_over_several_tokens_is_held_back() -> None:
+    run = generation(FakeContext(counting()), [0], stops=StopStrings(["cdx"]), n_predict=5)
+    assert [t.text for t in run] == ["b", "", "", "", "cdef"]  # token 4, e, waits for the next one
+    assert (run.stop_reason, run.stopping_word, run.tail) == (StopReason.LIMIT, None, "")
+
+
+def test_a_reverse_prompt_is_shown() -> None:
+    run = generation(FakeContext(counting()), [0], stops=StopStrings(kept=["cd"]))
+    assert "".join(t.text for t in run) + run.tail == "bcd"
+    assert run.stopping_word == "cd"
+
+
+def test_what_was_held_comes_when_the_text_ends() -> None:
+    for options in ({"eog_ids": frozenset({4})}, {"n_predict": 3}):
+        run = generation(FakeContext(counting()), [0], stops=StopStrings(["cdefgh"]), **options)
+        assert ["".join(t.text for t in run), run.tail, run.stopping_word] == ["b", "cd", None]
+
+
+def test_a_stop_string_in_the_prompt_alone_does_nothing() -> None:
+    """Case 27."""
+    run = generation(FakeContext(counting()), [1, 2, 3], stops=StopStrings(["c", "d"]), n_predict=2)
+    assert "".join(t.text for t in run) + run.tail == "ef"
+    assert run.stop_reason is StopReason.LIMIT
+
+
+def test_a_stop_string_at_the_limit_is_the_reason() -> None:
+    run = generation(FakeContext(counting()), [0], stops=StopStrings(["c"]), n_predict=2)
+    list(run)
+    assert (run.stop_reason, run.stopping_word) == (StopReason.WORD, "c")
+
+
+def test_a_stop_string_that_only_the_end_completes() -> None:
+    run = generation(FakeContext(counting()), [2], stops=StopStrings(["e"]), n_predict=2)
+    assert "".join(t.text for t in run) + run.tail == "d"
+    assert (run.stop_reason, run.stopping_word) == (StopReason.WORD, "e")
+
+
+def test_a_control_token_can_stand_for_a_stop_string() -> None:
+    run = generation(FakeContext(counting()), [0], stop_ids={3: "<|end|>"}, stops=StopStrings(["<|end|>", "cx"]))
+    assert "".join(t.text for t in run) + run.tail == "bc"
+    assert (run.ids, run.stop_reason, run.stopping_word) == ([1, 2, 3], StopReason.WORD, "<|end|>")
+
+
+def test_the_prompt_counts_for_penalties() -> None:
+    """llama.cpp takes note of it too."""
+    logits = [5, 4.9, 0, 0, 0, 0, 0, 0]
+    for prompt, expected in (([0], 1), ([1], 0), ([2], 0)):
+        sampling = SamplingParams(temp=0, presence_penalty=1.0)
+        (token,) = generation(FakeContext(lambda tokens: logits), prompt, n_predict=1, sampling=sampling)
+        assert token.id == expected

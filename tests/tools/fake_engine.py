@@ -67,6 +67,7 @@ class FakeEngine:
         self.models: list[str | None] = []
         self.params: list[ContextParams] = []
         self.on_decode: Callable[[], None] = lambda: None
+        self.script: Callable[[list[int]], Row] | None = None  # instead of the answer
 
     @property
     def ctx(self) -> FakeContext:
@@ -84,7 +85,7 @@ class FakeEngine:
     ) -> Iterator[run_module.Engine]:
         self.models.append(model_name)
         self.params.append(params)
-        ctx = FakeContext(answering(self.answer), n_ctx=params.n_ctx or 512, n_vocab=N_VOCAB)
+        ctx = FakeContext(self.script or answering(self.answer), n_ctx=params.n_ctx or 512, n_vocab=N_VOCAB)
         ctx.on_decode = lambda: self.on_decode()
         self.contexts.append(ctx)
         model: Any = SimpleNamespace(name="fake", config=SimpleNamespace(n_vocab=N_VOCAB))
