@@ -3,9 +3,13 @@
 A script of its own because Numba's CPU features are fixed when a process starts. Prints one JSON object.
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tests import engine_runs as runs
 
@@ -25,11 +29,33 @@ def digest_of(path: Path, kv: str = "f16") -> str:
     return "".join(runs.digest(r)[:16] for r in rows)
 
 
+def sampling_digest() -> str:
+    """Of the probabilities that some chains leave, and of what is drawn from them."""
+    from llmkit.engine.sampler import Sampler
+    from llmkit.params import SamplingParams
+
+    chains: list[dict[str, Any]] = [
+        {}, {"top_k": 0, "top_p": 0.9, "temp": 1.3}, {"typical_p": 0.9, "dynatemp_range": 0.5}, {"mirostat": 1}
+    ]  # fmt: skip
+    found = hashlib.sha256()
+    for seed, chain in enumerate(chains):
+        sampler = Sampler(SamplingParams(seed=seed, **chain))
+        for step in range(8):
+            row = np.random.default_rng(step).normal(0, 3, 4099).astype(np.float32)
+            found.update(sampler.candidates(row).weights[0].tobytes())
+            found.update(sampler.sample(row).to_bytes(8, "little"))
+    return found.hexdigest()
+
+
 def main(paths: list[str]) -> None:
     """Prints {"path": name of the instruction-set path, "digests": {file, or KV types with the first file: digest}}."""
     from llmkit.simd import target
 
-    digests = {kv: digest_of(Path(paths[0]), kv) for kv in KV_PAIRS} | {p: digest_of(Path(p)) for p in paths}
+    digests = (
+        {"sampling": sampling_digest()}
+        | {kv: digest_of(Path(paths[0]), kv) for kv in KV_PAIRS}
+        | {p: digest_of(Path(p)) for p in paths}
+    )
     json.dump({"path": target.path(), "digests": digests}, sys.stdout)
 
 
