@@ -37,12 +37,14 @@ def _operator(function: Any, cases: list[tuple[VectorType, VectorType, Callable[
         lower_builtin(function, kind, kind)(lowered)
 
 
-_operator(operator.add, [(f32x16, f32x16, lambda b, x, y: b.fadd(x, y)), (i32x16, i32x16, lambda b, x, y: b.add(x, y))])
-_operator(operator.sub, [(f32x16, f32x16, lambda b, x, y: b.fsub(x, y)), (i32x16, i32x16, lambda b, x, y: b.sub(x, y))])
-_operator(operator.mul, [(f32x16, f32x16, lambda b, x, y: b.fmul(x, y)), (i32x16, i32x16, lambda b, x, y: b.mul(x, y))])
+for _add, _sub, _mul in ((operator.add, operator.sub, operator.mul), (operator.iadd, operator.isub, operator.imul)):
+    _operator(_add, [(f32x16, f32x16, lambda b, x, y: b.fadd(x, y)), (i32x16, i32x16, lambda b, x, y: b.add(x, y))])
+    _operator(_sub, [(f32x16, f32x16, lambda b, x, y: b.fsub(x, y)), (i32x16, i32x16, lambda b, x, y: b.sub(x, y))])
+    _operator(_mul, [(f32x16, f32x16, lambda b, x, y: b.fmul(x, y)), (i32x16, i32x16, lambda b, x, y: b.mul(x, y))])
+for _and, _or in ((operator.and_, operator.or_), (operator.iand, operator.ior)):
+    _operator(_and, [(kind, kind, lambda b, x, y: b.and_(x, y)) for kind in (i32x16, m16)])
+    _operator(_or, [(kind, kind, lambda b, x, y: b.or_(x, y)) for kind in (i32x16, m16)])
 _operator(operator.truediv, [(f32x16, f32x16, lambda b, x, y: b.fdiv(x, y))])
-_operator(operator.and_, [(kind, kind, lambda b, x, y: b.and_(x, y)) for kind in (i32x16, m16)])
-_operator(operator.or_, [(kind, kind, lambda b, x, y: b.or_(x, y)) for kind in (i32x16, m16)])
 _operator(operator.xor, [(i32x16, i32x16, lambda b, x, y: b.xor(x, y))])
 _operator(operator.lshift, [(i32x16, i32x16, lambda b, x, y: b.shl(x, y))])
 _operator(operator.rshift, [(i32x16, i32x16, lambda b, x, y: b.lshr(x, y))])
@@ -105,6 +107,12 @@ def any_lane(e: em.Emitter, mask: Value) -> Value:
     return e.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
 
+@operation(i32, m16)
+def mask_bits(e: em.Emitter, mask: Value) -> Value:
+    """Bit i is lane i."""
+    return e.b.zext(e.b.bitcast(mask, ir.IntType(16)), em.I32)
+
+
 @operation(f32x16, f32x16)
 def absolute(e: em.Emitter, a: Value) -> Value:
     return e.absolute(a)
@@ -129,6 +137,12 @@ def clamp(e: em.Emitter, a: Value, low: Value, high: Value) -> Value:
         bound = e.splat(limit)
         a = e.b.select(e.b.icmp_signed(sign, a, bound), a, bound)
     return a
+
+
+@operation(i32x16, i32x16, i32)
+def at_most(e: em.Emitter, a: Value, high: Value) -> Value:
+    bound = e.splat(high)
+    return e.b.select(e.b.icmp_signed("<", a, bound), a, bound)
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -174,10 +188,11 @@ def nearest_int(e: em.Emitter, a: Value) -> Value:
     return e.b.sub(e.b.and_(bits, e.const(em.I32X16, 0x007FFFFF)), e.const(em.I32X16, 0x00400000))
 
 
-@operation(f32x16, f32x16)
-def as_half(e: em.Emitter, a: Value) -> Value:
-    """What half precision leaves of each lane."""
-    return e.f16_to_f32(e.f32_to_f16(a))
+@operation(i32, f32)
+def nearest_int1(e: em.Emitter, a: Value) -> Value:
+    """nearest_int of one number."""
+    bits = e.b.bitcast(e.b.fadd(a, e.const(em.F32, 12582912.0)), em.I32)
+    return e.b.sub(e.b.and_(bits, e.const(em.I32, 0x007FFFFF)), e.const(em.I32, 0x00400000))
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -187,6 +202,12 @@ def as_half(e: em.Emitter, a: Value) -> Value:
 def store_low_bytes(e: em.Emitter, address: Value, a: Value) -> None:
     """The low byte of each lane: 16 bytes."""
     e.store(e.b.trunc(a, em.I8X16), address)
+
+
+@operation(i32x16, i64)
+def load_bytes(e: em.Emitter, address: Value) -> Value:
+    """16 bytes, unsigned."""
+    return e.b.zext(e.load(em.I8X16, address), em.I32X16)
 
 
 @operation(void, i64, i32x16)

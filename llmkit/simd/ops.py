@@ -98,6 +98,16 @@ def bits_to_f32(e: em.Emitter, bits: Value) -> Value:
     return e.b.bitcast(bits, em.F32)
 
 
+@operation(i32, f32)
+def f32_bits(e: em.Emitter, value: Value) -> Value:
+    return e.b.bitcast(value, em.I32)
+
+
+@operation(i64, f64)
+def f64_bits(e: em.Emitter, value: Value) -> Value:
+    return e.b.bitcast(value, em.I64)
+
+
 # -- vectors in memory --------------------------------------------------------------------------------------------
 
 

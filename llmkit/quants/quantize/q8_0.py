@@ -8,8 +8,9 @@ from __future__ import annotations
 from numpy import float32
 
 from llmkit.kernels.jit import quantizer
-from llmkit.simd.lanes import absolute, round_away, store_low_bytes, truncate
-from llmkit.simd.ops import f32_to_f16_bits, hmax, splat, store_u16, vload, vmax
+from llmkit.quants.quantize.groups import largest_magnitude
+from llmkit.simd.lanes import round_away, store_low_bytes, truncate
+from llmkit.simd.ops import f32_to_f16_bits, splat, store_u16, vload
 
 
 @quantizer
@@ -17,7 +18,7 @@ def quantize(source, target, n_rows, n_cols, _importance):
     for block in range(n_rows * n_cols // 32):
         x, y = source + 128 * block, target + 34 * block
         low, high = vload(x), vload(x + 64)
-        d = hmax(vmax(absolute(low), absolute(high))) / float32(127.0)
+        d = largest_magnitude(x, 32) / float32(127.0)
         inverse = splat(float32(1.0) / d if d != 0.0 else 0.0)
         store_u16(y, f32_to_f16_bits(d))
         store_low_bytes(y + 2, truncate(round_away(low * inverse)))

@@ -21,7 +21,11 @@ from llmkit.files.ggml_types import GGML_TYPES
 # What the tables of these types were made for: without weights of importance llama.cpp refuses them too.
 NEEDS_IMPORTANCE = frozenset({"IQ2_XXS", "IQ2_XS", "IQ1_S"})
 # Types with a file here.
-TYPES = ("Q8_0", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M")
+TYPES = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M"),
+    *("TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0"),
+)
 _RUN_VALUES = 1 << 16  # a thread takes rows of about so many values at once
 
 
