@@ -94,6 +94,29 @@ FILES = {
     ),
     "granitemoe": Files(ffn="experts", keys={"logit_scale": 4.0, "residual_scale": 0.5, "embedding_scale": 3.0}),
     "olmoe": Files(head_norms="row", ffn="experts"),
+    "starcoder": replace(_GPT2, model={"position_embd": "positions"}),
+    "codeshell": replace(_GPT2, rope=True),
+    "gptneox": replace(_GPT2, rope=True, keys={"rope.dimension_count": "part", "use_parallel_residual": True}),
+    "mpt": Files(
+        eps="epsilon", qkv=True, rope=False, ffn="plain", tied=True,
+        keys={"attention.max_alibi_bias": 4.0, "attention.clamp_kqv": 0.5},
+    ),
+    "jais": replace(
+        _LAYER, qkv=True, rope=False, keys={"attention.max_alibi_bias": 8.0},
+        biased=(*_LAYER.biased, "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down"),
+    ),
+    "jais2": replace(_GPT, biased=(*_GPT.biased, *_QKV)),
+    "plamo": Files(norms=("attn_norm",)),
+    "ernie4_5": Files(),
+    "pangu-embedded": Files(biased=(*_QKV, "attn_output")),
+    "mistral3": Files(
+        keys={
+            "attention.temperature_scale": 0.3, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16, "rope.scaling.yarn_log_multiplier": 0.5,
+        },
+    ),
+    "exaone4": Files(norms=("post_attention_norm", "post_ffw_norm"), head_norms="head"),
+    "mellum": Files(head_norms="head", ffn="experts", window=True),
 }  # fmt: skip
 
 
@@ -121,7 +144,8 @@ def hyperparameters(model: "TinyModel", n_vocab: int) -> dict[str, object]:
     if files.ffn == "experts" or model.moe:
         metadata |= {"expert_count": model.n_expert, "expert_used_count": model.n_expert_used}
         metadata |= {"expert_feed_forward_length": model.n_ff}
-    metadata |= {key: model.head_dim // 2 if isinstance(value, str) else value for key, value in files.keys.items()}
+    part = model.head_dim // 2
+    metadata |= {k: part if isinstance(v, str) and v == "part" else v for k, v in files.keys.items()}
     return {"general.architecture": arch, "general.name": f"tiny {arch}"} | {
         f"{arch}.{key}": value for key, value in metadata.items()
     }

@@ -21,6 +21,7 @@ from llmkit.simd.ops import (
     store_f32,
     sub,
     vload,
+    vload_splat,
     vstore,
 )
 
@@ -73,6 +74,10 @@ CAP_X, CAP_STRIDE, CAP_VECTORS, CAP = range(2, 6)
 # x = within -limit .. limit, in place; limit: float32 bits.
 CLAMP_FIELDS = ("x", "stride", "n_cols", "limit")
 CLAMP_X, CLAMP_STRIDE, CLAMP_COLS, LIMIT = range(4)
+
+# x *= factors[positions[row]]; positions: int64 [rows]; factors: float32 [last + 1]; positions beyond `last` take it.
+SCALE_FIELDS = ("positions", "factors", "last", "x", "stride", "n_vectors")
+SCALE_POSITIONS, FACTORS, LAST_FACTOR, SCALE_X, SCALE_STRIDE, SCALE_VECTORS = range(6)
 
 
 @kernel
@@ -162,3 +167,13 @@ def clamp(args, first_row, last_row):
                 store_f32(x + 4 * i, limit)
             elif v < -limit:
                 store_f32(x + 4 * i, -limit)
+
+
+@row_kernel
+def scale_rows(args, first_row, last_row):
+    for row in range(first_row, last_row):
+        position = min(load_i64(arg(args, SCALE_POSITIONS) + 8 * row), arg(args, LAST_FACTOR))
+        factor = vload_splat(arg(args, FACTORS) + 4 * position)
+        x = arg(args, SCALE_X) + row * arg(args, SCALE_STRIDE)
+        for i in range(arg(args, SCALE_VECTORS)):
+            vstore(x + 64 * i, mul(vload(x + 64 * i), factor))

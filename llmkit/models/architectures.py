@@ -116,5 +116,43 @@ FAMILIES: dict[str, Family] = {
     "phi2": Family(
         Attention(partial_rotary=True), FeedForward("gelu"), norm=LAYER, parallel="shared", required=_PHI2_BIASES
     ),
+    "starcoder": _GPT2,
+    "codeshell": replace(_GPT2, attention=Attention()),
+    "gptneox": replace(_GPT2, attention=Attention(partial_rotary=True), parallel="own", parallel_switch=True),
+    "mpt": Family(
+        Attention(rope="none", alibi="file", clamp=True),
+        FeedForward("gelu"),
+        norm=LAYER,
+        without=("attn_q_norm.weight", "attn_k_norm.weight", "ffn.act.scales"),
+    ),
+    "jais": Family(Attention(rope="none", alibi="file", score_power=1.0), norm=LAYER, required=_NORM_BIASES),
+    "jais2": Family(feed_forward=FeedForward("relu2"), norm=LAYER, required=(*_NORM_BIASES, *_OUTPUT_BIASES)),
+    "plamo": Family(parallel="shared"),
+    "ernie4_5": _PLAIN_PAIRS,
+    "pangu-embedded": Family(required=("attn_output.bias",)),
+    "mistral3": replace(
+        _LLAMA,
+        attention=Attention(rope="pairs", rope_factors=True, scale=True, temperature=True, yarn_log_mul=True),
+    ),
+    "exaone4": Family(
+        Attention(
+            qk_norm="head",
+            rope_factors=True,
+            rope_layers="window if any",
+            window="may",
+            window_default=4096,
+            window_pattern=4,
+            window_layers=64,
+        ),
+        pre_norm=False,
+        post_norm=True,
+        required=_HEAD_NORMS,
+    ),
+    "mellum": Family(
+        Attention(qk_norm="head", window="may", window_pattern=4, window_rope="plain"),
+        FeedForward(expert_scale=True),
+        experts="must",
+        required=_HEAD_NORMS,
+    ),
     "olmoe": Family(Attention(qk_norm="row"), FeedForward(normalise=False), experts="must", required=_HEAD_NORMS),
 }

@@ -16,6 +16,7 @@ from llmkit.models.rope import Rope, original_context, read_ropes
 MAX_LAYERS = 512
 MAX_WIDTH = 1 << 20  # of any vector of a token
 MAX_EXPERTS = 1024
+MAX_TEMPERATURE = 100.0  # usual is 0.1
 ALIBI_BIAS = 8.0  # of all models that have one and do not say
 
 
@@ -35,7 +36,8 @@ class Config:
     """What all families share. Names are GGUF's; `windows` holds 0 for a layer that sees all tokens.
 
     `rope_window` is the RoPE of layers with a window; `has_rope` goes by layer. A scale or cap that does nothing is 1
-    or 0.
+    or 0. temperature: q grows by this times the logarithm of the position in steps of `n_ctx_orig`. parallel: whether
+    attention and feed-forward read the same input, in families where that is so.
     """
 
     arch: str
@@ -59,6 +61,8 @@ class Config:
     attn_softcap: float
     final_softcap: float
     clamp_kqv: float
+    temperature: float
+    parallel: bool
     alibi_bias: float
     embed_scale: float
     residual_scale: float
@@ -113,6 +117,8 @@ def read_config(gguf: GgufFile, n_vocab: int, family: Family) -> Config:
         attn_softcap=read.real("attn_logit_softcapping", attention.softcap) if attention.softcap else 0.0,
         final_softcap=_final_softcap(read, family),
         clamp_kqv=read.real("attention.clamp_kqv", 0.0) if attention.clamp else 0.0,
+        temperature=_temperature(read, family),
+        parallel=read.flag("use_parallel_residual") if family.parallel_switch else True,
         alibi_bias=alibi_bias,
         embed_scale=float(np.float32(math.sqrt(n_embd))) if family.embed_sqrt else multipliers.embedding,
         residual_scale=multipliers.residual,
@@ -154,7 +160,7 @@ def _n_rot(read: Metadata, family: Family, head_dim: int) -> int:
 def _windows(read: Metadata, family: Family, n_layer: int) -> tuple[int, ...]:
     """Each layer's sliding window: all but the last of every `pattern` layers have it, or as flags say."""
     attention, key = family.attention, "attention.sliding_window_pattern"
-    if attention.window == "never":
+    if attention.window == "never" or (attention.window_layers and attention.window_layers != n_layer):
         return (0,) * n_layer
     must = attention.window == "must"
     window = read.count("attention.sliding_window", 1 << 30, None if must else attention.window_default, low=int(must))
@@ -174,6 +180,7 @@ def _has_rope(read: Metadata, family: Family, windows: tuple[int, ...]) -> tuple
     rules = {
         "all": (True,) * len(windows),
         "window": tuple(window > 0 for window in windows),
+        "window if any": tuple(window > 0 or not any(windows) for window in windows),
         "3 of 4": tuple(layer % 4 != 3 for layer in range(len(windows))),
     }
     return tuple(on and rotated for rotated in rules[family.attention.rope_layers])
@@ -181,7 +188,17 @@ def _has_rope(read: Metadata, family: Family, windows: tuple[int, ...]) -> tuple
 
 def _score_scale(read: Metadata, family: Family, n_layer: int, head_dim: int, per_head: float) -> float:
     said = read.real("attention.scale", 0.0) if family.attention.scale else 0.0
-    return said or 1.0 / math.sqrt(per_head if n_layer == family.attention.score_size else head_dim)
+    size = per_head if n_layer == family.attention.score_size else head_dim
+    return said or 1.0 / size**family.attention.score_power
+
+
+def _temperature(read: Metadata, family: Family) -> float:
+    if not family.attention.temperature:
+        return 0.0
+    found = read.real("attention.temperature_scale", 0.0)
+    if found > MAX_TEMPERATURE:
+        raise read.bad("attention.temperature_scale", found, f"a number from 0 to {MAX_TEMPERATURE:g}")
+    return found
 
 
 def _final_softcap(read: Metadata, family: Family) -> float:

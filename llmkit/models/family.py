@@ -21,15 +21,18 @@ class Attention:
     may say that there is no RoPE. sections: it may or must name the parts of several positions of a token.
     qk_norm: normalises each `head` of q and k, or the whole `row`, where the file has weights for it.
     window: whether the file `may` or `must` say a window, or `window_default` holds; window_pattern: layer l has it
-    unless l % pattern == pattern - 1, or as the file's flags say. window_rope: the frequencies of such layers are
-    `scaled` as the others', or `plain`, or of a base of their own (`own`), neither scaled.
-    scale: the file may say what scores are multiplied by. score_size: layers of the size that divides scores by
-    sqrt(n_embd / n_head) instead of the head's. softcap: the default cap of scores, 0 for never. clamp: the file may
-    bound q, k and v. alibi: scores fall with distance, `always`, as the `file` says, or in models of alibi_layers.
+    unless l % pattern == pattern - 1, or as the file's flags say; window_layers: only models of so many layers have
+    windows, 0 for all. window_rope: the frequencies of such layers are `scaled` as the others', or `plain`, or of a
+    base of their own (`own`), neither scaled.
+    scale: the file may say what scores are multiplied by, otherwise 1 / head_dim ** score_power. score_size: layers of
+    the size that divides scores by sqrt(n_embd / n_head) instead of the head's. softcap: the default cap of scores, 0
+    for never. clamp: the file may bound q, k and v. temperature: the file may let q grow with the position.
+    yarn_log_mul: it may hold back what YaRN multiplies q and k by. alibi: scores fall with distance, `always`, as the
+    `file` says, or in models of alibi_layers.
     """
 
     rope: Literal["pairs", "halves", "none"] = "halves"
-    rope_layers: Literal["all", "window", "3 of 4"] = "all"
+    rope_layers: Literal["all", "window", "window if any", "3 of 4"] = "all"
     partial_rotary: bool = False
     rope_factors: bool = False
     rope_switch: bool = False
@@ -38,11 +41,15 @@ class Attention:
     window: Literal["never", "may", "must"] = "never"
     window_default: int = 0
     window_pattern: int = 0
+    window_layers: int = 0
     window_rope: Literal["scaled", "plain", "own"] = "scaled"
     scale: bool = False
+    score_power: float = 0.5
     score_size: int = 0
     softcap: float = 0.0
     clamp: bool = False
+    temperature: bool = False
+    yarn_log_mul: bool = False
     alibi: Literal["never", "file", "always"] = "never"
     alibi_layers: int = 0
 
@@ -83,10 +90,12 @@ class Family:
     norm: `rms` or `layer`. pre_norm, post_norm: before and after each part; ffn_norm: the name of the one before the
     feed-forward. norm_weight: norms have weights. parallel: the feed-forward reads the attention's input (`shared`;
     where the file has a norm for it, the layer is sequential after all) or the layer's input under its own norm
-    (`own`). tied: the output matrix is always the embedding. embed_sqrt: embeddings are multiplied by sqrt(n_embd).
+    (`own`); parallel_switch: the file says whether it is. tied: the output matrix is always the embedding. embed_sqrt:
+    embeddings are multiplied by sqrt(n_embd).
     multipliers: of (n_layer, n_embd), see Multipliers. logit_scale: the file may multiply the logits. final_softcap:
     the default cap of logits, 0 for none, None for never. experts: `never`, `may` (where expert_count is not 0) or
-    `must`. required: tensors of each layer that others may lack.
+    `must`. required: tensors of each layer that others may lack; without: tensors that some files have and llmkit does
+    not run.
     """
 
     attention: Attention = field(default_factory=Attention)
@@ -97,6 +106,7 @@ class Family:
     post_norm: bool = False
     ffn_norm: str = "ffn_norm"
     parallel: Literal["no", "shared", "own"] = "no"
+    parallel_switch: bool = False
     tied: bool = False
     embed_sqrt: bool = False
     multipliers: Callable[[int, int], Multipliers] | None = None
@@ -104,3 +114,4 @@ class Family:
     final_softcap: float | None = None
     experts: Literal["never", "may", "must"] = "never"
     required: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()

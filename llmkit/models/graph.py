@@ -142,6 +142,14 @@ class Graph:
             x=x, stride=x.stride, n_cols=x.n_cols, limit=float_bits(limit),
         )  # fmt: skip
 
+    def scale_rows(self, x: Value, factors: int, n: int) -> None:
+        """Each row of x times the factor of its position, in place; `factors`: address of float32 [n]."""
+        self._add(
+            "scale_rows", rows.scale_rows, rows.SCALE_FIELDS, [x], [x],
+            positions=self.inputs.positions.ctypes.data, factors=factors, last=n - 1, x=x, stride=x.stride,
+            n_vectors=x.stride // 64,
+        )  # fmt: skip
+
     def softcap(self, x: Value, cap: float) -> None:
         """x = cap * tanh(x / cap), in place."""
         self._add(

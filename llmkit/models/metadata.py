@@ -62,8 +62,9 @@ class Metadata:
     def text(self, key: str, default: str) -> str:
         return self.gguf.str(f"{self.arch}.{key}", default)
 
-    def flag(self, key: str, default: bool) -> bool:
-        return self.gguf.bool(f"{self.arch}.{key}", default)
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        name = f"{self.arch}.{key}"
+        return self.gguf.bool(name) if default is None else self.gguf.bool(name, default)
 
     def flags(self, key: str, n: int) -> tuple[bool, ...]:
         """An array of n numbers or truths."""

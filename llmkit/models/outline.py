@@ -89,6 +89,9 @@ class Outline:
     def clamp(self, x: Value, limit: float) -> None:
         self._add("clamp", [x], [x], True)
 
+    def scale_rows(self, x: Value, factors: int, n: int) -> None:
+        self._add("scale_rows", [x], [x], True)
+
     def softcap(self, x: Value, cap: float) -> None:
         self._add("softcap", [x], [x])
 

@@ -69,7 +69,8 @@ def read_ropes(read: Metadata, attention: Attention, n_rot: int, n_ctx_train: in
     table_scale = read.positive("rope.scaling.attn_factor", 1.0)
     full = Rope(base, scale, table_scale)
     if kind == "yarn":
-        full = _yarn(read, full, n_rot, n_ctx_train)
+        held_back = read.real("rope.scaling.yarn_log_multiplier", 0.0) if attention.yarn_log_mul else 0.0
+        full = _yarn(read, full, n_rot, n_ctx_train, held_back)
     own = read.real("rope.freq_base_swa", 10000.0 if attention.window_rope == "own" else base, 1.0)
     if attention.window_rope == "scaled":
         return full, Rope(own, full.scale, full.table_scale, full.corners)
@@ -83,13 +84,14 @@ def original_context(read: Metadata, n_ctx_train: int) -> int:
     return read.number("rope.scaling.original_context_length", n_ctx_train) or n_ctx_train
 
 
-def _yarn(read: Metadata, plain: Rope, n_rot: int, n_ctx_train: int) -> Rope:
-    """The corners, and 1 + 0.1 ln(factor) on the tables, as llama.cpp computes them."""
+def _yarn(read: Metadata, plain: Rope, n_rot: int, n_ctx_train: int, held_back: float) -> Rope:
+    """The corners, and 1 + 0.1 ln(factor) on the tables, over the same with `held_back`, as llama.cpp computes them."""
     n_ctx = original_context(read, n_ctx_train)
     fast = read.positive("rope.scaling.yarn_beta_fast", 32.0)
     slow = read.positive("rope.scaling.yarn_beta_slow", 1.0)
     base = max(plain.base, 1.0 + 1e-6)
     low, high = (n_rot * math.log(n_ctx / (beta * 2 * math.pi)) / (2 * math.log(base)) for beta in (fast, slow))
     corners = max(0.0, float(math.floor(low))), min(n_rot - 1.0, float(math.ceil(high)))
-    growth = 1.0 + 0.1 * math.log(1.0 / plain.scale) if plain.scale < 1.0 else 1.0
+    log = 0.1 * math.log(1.0 / plain.scale) if plain.scale < 1.0 else 0.0
+    growth = (1.0 + log) / (1.0 + held_back * log)
     return Rope(plain.base, plain.scale, plain.table_scale * growth, corners)

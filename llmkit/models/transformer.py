@@ -37,6 +37,8 @@ class Transformer:
         for layer in range(self.config.n_layer):
             for name in self.family.required:
                 self.weights.info(f"blk.{layer}.{name}")
+            for name in self.family.without:
+                self.weights.refuse(f"blk.{layer}.{name}")
             self._layer(x, layer, tables[self.config.is_window_layer(layer)] if self.config.has_rope[layer] else None)
         return self._logits(x)
 
@@ -86,7 +88,7 @@ class Transformer:
     def _layer(self, x: Value, layer: int, table: Value | None) -> None:
         family, blk = self.family, f"blk.{layer}"
         h = self._norm(x, f"{blk}.attn_norm") if family.pre_norm else x
-        parallel, own_norm = family.parallel, f"{blk}.{family.ffn_norm}"
+        parallel, own_norm = family.parallel if self.config.parallel else "no", f"{blk}.{family.ffn_norm}"
         if parallel == "shared" and self.weights.has(f"{own_norm}.weight"):
             parallel = "no"
         f = self._norm(x, own_norm) if parallel == "own" else h
@@ -171,6 +173,8 @@ class Transformer:
         q, k, v = self._qkv(h, blk)
         self._norm_qk(q, f"{blk}.attn_q_norm", config.n_head)
         self._norm_qk(k, f"{blk}.attn_k_norm", config.n_head_kv)
+        if config.temperature:
+            self.g.scale_rows(q, self._temperatures(), max(1, self.n_ctx))
         self.g.rope_store(q, k, v, table, layer, interleaved=self.interleaved)
         o = self.g.attention(
             q, layer, scale=config.score_scale, window=config.windows[layer], softcap=config.attn_softcap,
@@ -178,6 +182,11 @@ class Transformer:
         )  # fmt: skip
         output = Linear(self.weights, f"{blk}.attn_output", config.n_head * config.head_dim, config.n_embd)
         self._add(x, output, o, f"{blk}.post_attention_norm")
+
+    def _temperatures(self) -> int:
+        """Address of what q is multiplied by at each position (as in Llama 4 and Ministral 3)."""
+        steps = np.arange(max(1, self.n_ctx)) // self.config.n_ctx_orig + 1.0
+        return self.weights.keep((np.log(steps) * self.config.temperature + 1.0).astype(np.float32))
 
     def _slopes(self) -> int:
         """Address of ALiBi's slopes, one for each head; 0 without."""

@@ -64,6 +64,11 @@ class Weights:
     def has(self, name: str) -> bool:
         return name in self.gguf.tensors
 
+    def refuse(self, name: str) -> None:
+        """UnsupportedError when the file has this tensor, which the family's code would leave out."""
+        if self.has(name):
+            raise UnsupportedError(f"{self.gguf.path}: the tensor {name} is not supported in this architecture")
+
     def n_vocab(self) -> int:
         """The rows of the embedding."""
         shape = self.info("token_embd.weight").shape

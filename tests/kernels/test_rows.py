@@ -66,3 +66,13 @@ def test_clamp() -> None:
     x = aligned(np.array([[-9, -2, 0.5, 2, 3, 9]], np.float32))
     run(rows.clamp, rows.CLAMP_FIELDS, 1, x=x, stride=x.strides[0], n_cols=5, limit=float_bits(2.0))
     np.testing.assert_array_equal(x, [[-2, -2, 0.5, 2, 2, 9]])
+
+
+def test_scale_rows() -> None:
+    x, factors = aligned(np.ones((3, 32), np.float32)), aligned(np.array([1.0, 0.5, 3.0], np.float32))
+    positions = np.array([1, 0, 7], np.int64)  # one beyond the last takes the last
+    run(
+        rows.scale_rows, rows.SCALE_FIELDS, 3, positions=positions, factors=factors, last=2, x=x, stride=x.strides[0],
+        n_vectors=2,
+    )  # fmt: skip
+    np.testing.assert_array_equal(x, np.repeat([[0.5], [1.0], [3.0]], 32, axis=1))

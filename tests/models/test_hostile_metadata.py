@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from llmkit.errors import MetadataError, TensorError, UnsupportedError
+from llmkit.files.gguf_writer import TensorData, write_gguf
 from llmkit.models.model import load_model
 from llmkit.models.registry import FAMILIES
-from tests.make_models import make_model
+from tests.make_models import TinyModel, build, make_model
 
 EVERY = ("llama", "gpt2", "gemma2", "falcon", "cohere2", "glm4", "bloom", "qwen3moe", "gpt-oss")
 MOE = ("qwen3moe", "gpt-oss", "olmoe")
@@ -47,6 +48,12 @@ CASES: list[tuple[tuple[str, ...], str, list[Any]]] = [
     (("granite", "granitemoe"), "logit_scale", [None, 0.0, -1.0]),
     (("gemma2",), "attn_logit_softcapping", [-1.0, "fifty"]),
     (("glm4",), "nextn_predict_layers", [2, 7]),
+    (("gptneox",), "use_parallel_residual", [None, "yes", 1]),
+    (("mistral3",), "attention.temperature_scale", [-1.0, 1e30, "hot", 1]),
+    (("mistral3",), "rope.scaling.yarn_log_multiplier", [-1.0, "half"]),
+    (("mpt", "jais"), "attention.max_alibi_bias", [-1.0, "steep"]),
+    (("mpt",), "attention.clamp_kqv", [-1.0, "tight"]),
+    (("mellum",), "attention.sliding_window_pattern", [np.array([1], U32)]),
 ]
 FLAT = [(arch, key, value) for archs, key, values in CASES for arch in archs for value in values]
 
@@ -68,6 +75,15 @@ def test_sizes_that_the_tensors_contradict(tmp_path: Path, arch: str) -> None:
     path = make_model(tmp_path / "m.gguf", arch=arch, metadata={f"{arch}.{key}": 96})
     with pytest.raises(TensorError, match="shape"):
         load_model(path)
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_q_norm.weight", "blk.0.ffn.act.scales"])
+def test_a_tensor_that_would_be_left_out_is_refused(tmp_path: Path, name: str) -> None:
+    metadata, tensors = build(TinyModel(arch="mpt"))
+    values = np.ones(64, np.float32)
+    write_gguf(tmp_path / "m.gguf", metadata, [*tensors, TensorData(name, (64,), 0, values)])
+    with pytest.raises(UnsupportedError, match=name):
+        load_model(tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize("arch", ["deepseek2", "mamba2", "bert", "no such", ""])

@@ -1,4 +1,6 @@
-"""Scaled RoPE, the engine against the twin: linear, YaRN, factors of the file, short and long; layers without RoPE."""
+"""What a file may choose, the engine against the twin: scaled RoPE (linear, YaRN, factors of the file, short and long),
+layers without RoPE, windows in models of one size, parallel residuals.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,12 @@ YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.o
         ("granite", 2, {"rope.scaling.finetuned": False}),
         ("glm4", 2, {}),
         ("baichuan", 40, {}),
+        ("mellum", 4, YARN),
+        ("mistral3", 2, {}),
+        ("mistral3", 2, {"attention.temperature_scale": 0.0, "rope.scaling.yarn_log_multiplier": 1.0}),
+        ("exaone4", 4, {"attention.sliding_window": 20}),
+        ("exaone4", 64, {"attention.sliding_window": 20}),
+        ("gptneox", 2, {"use_parallel_residual": False}),
     ],
 )
 def test_engine_and_twin(tmp_path: Path, arch: str, n_layer: int, keys: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 class Arch:
     """The defaults are a plain llama with split-half RoPE.
 
-    rope: "norm" pairs neighbours, "neox" halves, "none". rope_layers: "all", "window" (those with a window), "3 of 4".
+    rope: "norm" pairs neighbours, "neox" halves, "none". rope_layers: "all", "window" (those with a window; "window or
+    all": all where none has one), "3 of 4".
     norm: "rms" or "layer". qk_norm: "head" normalises each head of q and k, "row" the whole row; by the model's norm.
     post_attention: the norm after attention, where the file has one. ffn_norm: the tensor before the feed-forward.
     parallel: the feed-forward reads "attn" (the attention's input, normed), "own" (the layer's input under its own
@@ -44,6 +45,11 @@ class Arch:
     expert_norm: bool = True
     expert_scale: bool = False
     clamp: bool = False
+    alibi_key: bool = False
+    kq_power: float = -0.5
+    parallel_key: bool = False
+    temperature: bool = False
+    yarn_log_mul: bool = False
 
 
 LLAMA = Arch(rope="norm", rope_factors=True, ffn_scale=True, attention_scale=True, expert_scale=True)
@@ -99,4 +105,18 @@ ARCHS = {
     "phi2": replace(LAYER_NORM, parallel="attn", activation="gelu plain"),
     "granitemoe": replace(LLAMA, granite_scales=True, logit_scale="divide", expert_scale=False),
     "olmoe": Arch(qk_norm="row", expert_norm=False),
+    "starcoder": replace(LAYER_NORM, rope="none", activation="gelu plain"),
+    "codeshell": replace(LAYER_NORM, activation="gelu plain"),
+    "gptneox": replace(LAYER_NORM, activation="gelu plain", parallel="own", parallel_key=True),
+    "mpt": replace(LAYER_NORM, rope="none", activation="gelu plain", alibi_key=True, clamp=True),
+    "jais": replace(LAYER_NORM, rope="none", alibi_key=True, kq_power=-1.0),
+    "jais2": replace(LAYER_NORM, activation="relu2"),
+    "plamo": Arch(parallel="attn"),
+    "ernie4_5": Arch(rope="norm"),
+    "pangu-embedded": Arch(),
+    "mistral3": replace(LLAMA, temperature=True, yarn_log_mul=True),
+    "exaone4": Arch(
+        qk_norm="head", rope_factors=True, rope_layers="window or all", window="64 layers", pattern=4,
+    ),
+    "mellum": Arch(qk_norm="head", window="optional", pattern=4, swa_rope="same base", expert_scale=True),
 }  # fmt: skip

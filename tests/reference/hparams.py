@@ -45,6 +45,8 @@ class Hparams:
     logit_scale: float
     max_alibi_bias: float
     clamp: float
+    temperature: float
+    parallel: str
     n_expert_used: int
     expert_weights_scale: float
     sections: tuple[int, ...]
@@ -76,7 +78,8 @@ def _ropes(get: Any, arch: Arch, local: list[bool], n_rot: int, n_ctx_orig: int)
     yarn = None
     if kind == "yarn":
         # What llama.cpp multiplies the tables by, minus what it takes back: 1 + 0.1 ln(factor), or 1 below.
-        mscale *= 1.0 + 0.1 * np.log(1 / scale) if scale < 1 else 1.0
+        held_back = float(get("rope.scaling.yarn_log_multiplier", 0.0)) if arch.yarn_log_mul else 0.0
+        mscale *= (1 + 0.1 * np.log(1 / scale)) / (1 + 0.1 * held_back * np.log(1 / scale)) if scale < 1 else 1.0
         yarn = _yarn_corners(n_rot, n_ctx_orig, base, 32.0, 1.0)
     full = Rope(base, scale, mscale, yarn)
     base_swa = float(get("rope.freq_base_swa", 10000.0 if arch.swa_rope == "own" else base))
@@ -88,6 +91,8 @@ def _ropes(get: Any, arch: Arch, local: list[bool], n_rot: int, n_ctx_orig: int)
     ropes: list[Rope | None] = [window if is_local else full for is_local in local]
     for layer, is_local in enumerate(local):
         skipped = layer % 4 == 3 if arch.rope_layers == "3 of 4" else not is_local
+        if arch.rope_layers == "window or all" and not any(local):
+            skipped = False
         off = arch.rope == "none" or (arch.granite_scales and not get("rope.scaling.finetuned", True))
         if off or (arch.rope_layers != "all" and skipped):
             ropes[layer] = None
@@ -96,7 +101,7 @@ def _ropes(get: Any, arch: Arch, local: list[bool], n_rot: int, n_ctx_orig: int)
 
 def _kq_scale(get: Any, name: str, arch: Arch, n_layer: int, head_dim: int, per_head: float) -> float:
     big_gemma = (name == "gemma3" and n_layer == 62) or (name == "gemma2" and n_layer == 46)
-    rule = float((per_head if big_gemma else head_dim) ** -0.5)
+    rule = float((per_head if big_gemma else head_dim) ** arch.kq_power)
     return (float(get("attention.scale", 0.0)) if arch.attention_scale else 0.0) or rule
 
 
@@ -119,10 +124,12 @@ def read_hparams(metadata: Mapping[str, Any]) -> Hparams:
     head_dim = int(get("attention.key_length", n_embd // n_head))
     n_rot, n_ctx = int(get("rope.dimension_count", head_dim)), int(get("context_length", 0))
     n_ctx_orig = int(get("rope.scaling.original_context_length", n_ctx))
-    window = int(get("attention.sliding_window", 4096 if name == "gemma2" else 0)) if arch.window else 0
+    window = int(get("attention.sliding_window", 4096 if name in ("gemma2", "exaone4") else 0)) if arch.window else 0
+    window = 0 if arch.window == "64 layers" and n_layer != 64 else window
     local = _window_layers(get, n_layer, window, arch.pattern)
     attn_cap, final_cap = _caps(get, arch, name)
     alibi = arch.alibi or (name == "baichuan" and n_layer == 40)  # Baichuan 13B
+    max_bias = float(get("attention.max_alibi_bias", 0.0)) if arch.alibi_key else 8.0 * alibi
     ropes = [None] * n_layer if alibi else _ropes(get, arch, local, n_rot, n_ctx_orig)
     logit_scale = float(get("logit_scale", 0.0)) if arch.logit_scale else 0.0
     if logit_scale and arch.logit_scale == "divide":
@@ -144,8 +151,10 @@ def read_hparams(metadata: Mapping[str, Any]) -> Hparams:
         embed_scale=_embed_scale(get, arch, n_embd),
         residual_scale=(float(get("residual_scale", 0.0)) if arch.granite_scales else 0.0) or 1.0,
         logit_scale=logit_scale or 1.0,
-        max_alibi_bias=8.0 if alibi else 0.0,
+        max_alibi_bias=max_bias,
         clamp=float(get("attention.clamp_kqv", 0.0)) if arch.clamp else 0.0,
+        temperature=float(get("attention.temperature_scale", 0.0)) if arch.temperature else 0.0,
+        parallel=arch.parallel if not arch.parallel_key or get("use_parallel_residual") else "",
         n_expert_used=int(get("expert_used_count", 0)),
         expert_weights_scale=float(get("expert_weights_scale", 0.0)),
         sections=tuple(int(n) for n in get("rope.dimension_sections", ())),

@@ -135,6 +135,9 @@ class Twin:
         q, k, v = self.qkv(h, layer)
         pos = np.arange(n)
         q, k = (self.rotate(t, layer, pos) for t in (q, k))
+        if hp.temperature:
+            grown = np.log(np.floor(pos / hp.n_ctx_orig) + 1) * hp.temperature + 1
+            q = q * grown.astype(q.dtype)[:, None, None]
         if self.kv is not None:
             k, v = self.kept(k, k.shape[-1] & -k.shape[-1]), self.kept(v, 64)
         slopes = ops.alibi_slopes(hp.n_head, hp.max_alibi_bias) if hp.max_alibi_bias else None
@@ -168,9 +171,9 @@ class Twin:
         attention = self.norm(self.self_attention(h_attention, layer), blk + hp.arch.post_attention)
         attention = x + attention * x.dtype.type(hp.residual_scale)
         own_norm = blk + hp.arch.ffn_norm
-        if hp.arch.parallel == "own":
+        if hp.parallel == "own":
             h = self.norm(x, own_norm)
-        elif not hp.arch.parallel or own_norm + ".weight" in self.gguf.tensors:
+        elif not hp.parallel or own_norm + ".weight" in self.gguf.tensors:
             h = self.norm(attention, own_norm)
         out = self.norm(self.feed_forward(h, layer), blk + "post_ffw_norm")
         return np.asarray(attention + out * x.dtype.type(hp.residual_scale))
