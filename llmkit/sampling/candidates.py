@@ -6,7 +6,6 @@ llama.cpp, their sums float64; they come from kernels with the same bits on ever
 """
 
 import math
-from collections.abc import Callable
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -135,33 +134,3 @@ def top_k_indices(logits: Logits, k: int, lowest: float = -np.inf, maxima: Logit
     kth = np.partition(values, values.size - k)[values.size - k]
     sure, ties = above[values > kth], above[values == kth]
     return np.sort(np.concatenate((sure, ties[: k - sure.size])))
-
-
-def best_first(logits: Logits, indices: Ids) -> Ids:
-    """The indices in the order of their logits, best first, equal ones ascending.
-
-    Sorts whole numbers that hold both, which is quicker than a stable sort: a float's bits, read as a number with sign
-    and magnitude, order like the float.
-    """
-    bits = (logits[indices] + np.float32(0)).view(np.int32)  # -0 becomes 0
-    falling = -(bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
-    return np.sort((falling << 32) | indices) & 0xFFFFFFFF
-
-
-def shortest_head(
-    first: Callable[[int], Ids], candidates: Candidates, share: float, *, above: bool, min_keep: int
-) -> Candidates:
-    """The first candidates of an order, as few as together have this share of the probability: one at least.
-
-    first(m) gives the indices of the first m, in order. above: the share must be exceeded, not just reached. min_keep:
-    so many stay, if there are as many. Only as many are put in order as are needed.
-    """
-    weights, total = candidates.weights
-    n_ordered = max(256, min_keep)
-    while True:
-        indices = first(min(n_ordered, candidates.n))
-        reached = np.cumsum(weights[indices], dtype=np.float64)
-        n_kept = int(np.searchsorted(reached, share * total, side="right" if above else "left")) + 1
-        if n_kept <= indices.size or n_ordered >= candidates.n:
-            return candidates.take(np.sort(indices[: max(n_kept, min_keep)]))
-        n_ordered *= 16

@@ -16,11 +16,25 @@ def uniform(seed: int, n: int, stream: int = 0) -> float:
 
 
 def index_at(weights: NDArray[np.float32], u: float) -> int:
-    """The index on which u in [0, 1) falls when the weights are laid end to end; one without weight never."""
-    ends = np.cumsum(weights, dtype=np.float64)
-    # Rounding may lift u * total to total itself: then the last with any weight is meant.
+    """The index on which u in [0, 1) falls when the weights are laid end to end; one without weight never.
+
+    First among runs of weights, then within one: a vocabulary is only summed up once, and not accumulated.
+    """
+    starts = np.arange(0, weights.size, _RUN)
+    runs = np.add.reduceat(weights, starts, dtype=np.float64)
+    ends = np.cumsum(runs)
+    run = _place(ends, u * ends[-1])
+    within = weights[starts[run] : starts[run] + _RUN].astype(np.float64)
+    return int(starts[run]) + _place(np.cumsum(within), u * ends[-1] - (ends[run] - runs[run]))
+
+
+def _place(ends: NDArray[np.float64], at: float) -> int:
+    """The first that ends beyond `at`; where rounding lifted that to the very end, the last with any weight."""
     last = int(np.searchsorted(ends, ends[-1]))
-    return min(int(np.searchsorted(ends, u * ends[-1], side="right")), last)
+    return min(int(np.searchsorted(ends, at, side="right")), last)
+
+
+_RUN = 1024
 
 
 class Best:
