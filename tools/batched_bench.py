@@ -69,6 +69,7 @@ def batched_bench_cli(
     n_threads: options.ThreadsOption = 0,
     type_k: options.TypeKOption = "f16",
     type_v: options.TypeVOption = "f16",
+    swa_full: options.SwaFullOption = False,
     flash_attn: Annotated[
         str, typer.Option("-fa", "--flash-attn", metavar="on|auto", help="For llama.cpp's sake: it is always on.")
     ] = "auto",
@@ -87,7 +88,7 @@ def batched_bench_cli(
     return batched_bench(
         BatchedBenchRequest(
             model, n_pp, n_tg, n_pl, n_parallel, shared, separate, flash_attn, output_format,
-            ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v), overrides or [],
+            ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=swa_full), overrides or [],
         )
     )  # fmt: skip
 

@@ -85,6 +85,7 @@ def passkey_cli(
     n_threads: options.ThreadsOption = 0,
     type_k: options.TypeKOption = "f16",
     type_v: options.TypeVOption = "f16",
+    swa_full: options.SwaFullOption = False,
     overrides: options.OverrideOption = None,
     as_json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -97,7 +98,7 @@ def passkey_cli(
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
-    context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v)
+    context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=swa_full)
     return passkey(
         PasskeyRequest(
             model, n_junk, pos, n_keep, n_grp, width, n_predict, seed, sweep, plot, context, overrides or [], as_json

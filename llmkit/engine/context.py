@@ -165,7 +165,7 @@ class Context:
         n_out = fill_inputs(self._inputs, pieces, self.kv, n_rows, config.n_head, self.n_threads)
         self._team.run(self._plan.address)
         logits: npt.NDArray[np.float32] = self._plan.logits[:n_out]
-        if n_out and not (np.isfinite(logits.max(axis=1)).all() and np.isfinite(logits.min(axis=1)).all()):
+        if n_out and not _all_finite(logits):
             hint = "the model's values overflow; try f32 for -ctk and -ctv"
             raise NumericsError("the model computed logits that are not finite numbers", hint)
         for piece in pieces:
@@ -203,3 +203,10 @@ def _n_new(segments: list[Segment]) -> dict[Sequence, int]:
     for segment in segments:
         counts[segment.seq] = counts.get(segment.seq, 0) + len(segment.tokens)
     return counts
+
+
+def _all_finite(logits: npt.NDArray[np.float32]) -> bool:
+    """Whether no logit is NaN or infinite: that would make its row's sum so. A sum of large ones may overflow, too."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = logits.sum(axis=1)
+    return bool(np.isfinite(sums).all()) or bool(np.isfinite(logits).all())

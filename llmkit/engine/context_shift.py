@@ -32,13 +32,20 @@ def require_shift(memory: ShiftableMemory, what: str) -> None:
     if not memory.can_shift:
         raise UnsupportedError(
             f"{what} moves tokens to other positions, which this model's memory cannot do",
-            "With --swa-full a model with a sliding window can; else give a context that holds the whole text (-c).",
+            "Give a context that holds the whole text (-c).",
         )
 
 
 def shift_context(memory: ShiftableMemory, seq_id: int, n_keep: int, n_discard: int) -> int:
-    """Forgets n_discard positions behind the first n_keep, and moves up what follows; the next free position."""
-    memory.seq_rm(seq_id, n_keep, n_keep + n_discard)
+    """Forgets n_discard positions behind the first n_keep, and moves up what follows; the next free position.
+
+    UnsupportedError, and nothing changed, where what stays would then see tokens that a window has dropped.
+    """
+    if not memory.seq_rm(seq_id, n_keep, n_keep + n_discard):
+        raise UnsupportedError(
+            "a context shift lets tokens see what the sliding window's memory has dropped",
+            "With --swa-full it keeps all tokens; else give a context that holds the whole text (-c).",
+        )
     memory.seq_add(seq_id, n_keep + n_discard, -1, -n_discard)
     return memory.seq_pos_max(seq_id) + 1
 

@@ -56,6 +56,17 @@ def test_sizes_are_checked(n_grp: int, width: int, named: str) -> None:
         SelfExtend(n_grp, width)
 
 
+def test_a_window_that_has_dropped_what_would_be_seen_is_named() -> None:
+    class Window(FakeMemory):
+        def seq_rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> bool:
+            return False
+
+    memory = Window()
+    with pytest.raises(UnsupportedError, match="dropped"):
+        shift_context(memory, 0, 2, 3)
+    assert memory.operations == []
+
+
 def test_a_memory_that_cannot_shift_is_named() -> None:
     require_shift(FakeMemory(), "this")
     with pytest.raises(UnsupportedError, match="this moves tokens"):
