@@ -47,12 +47,25 @@ def sampling_digest() -> str:
     return found.hexdigest()
 
 
+def quantize_digest() -> str:
+    """Of the bytes of one type for each kind of search, with and without importance."""
+    from llmkit.files.ggml_types import TYPE_IDS
+    from tests.quants.quantize_cases import importance_of, ours, rows_of
+
+    found = hashlib.sha256()
+    for name in ("Q8_0", "Q4_0", "Q3_K", "Q4_K"):
+        for _, importance in list(importance_of(512))[:2]:
+            for _, rows in rows_of(512):
+                found.update(ours(TYPE_IDS[name], rows, importance).tobytes())
+    return found.hexdigest()
+
+
 def main(paths: list[str]) -> None:
     """Prints {"path": name of the instruction-set path, "digests": {file, or KV types with the first file: digest}}."""
     from llmkit.simd import target
 
     digests = (
-        {"sampling": sampling_digest()}
+        {"sampling": sampling_digest(), "quantize": quantize_digest()}
         | {kv: digest_of(Path(paths[0]), kv) for kv in KV_PAIRS}
         | {p: digest_of(Path(p)) for p in paths}
     )
