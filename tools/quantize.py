@@ -7,6 +7,8 @@ work are in llmkit/quantization.
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,12 +136,11 @@ def quantize_cli(
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
-    # `kill`, too, shall leave nothing half written: it becomes an exception, which the clean-up sees.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
     if split or merge:
         limits = (split_max_tensors, split_max_size, no_tensor_first_split)
         resplitting = ResplitRequest(Path(), Path(), merge, *limits, delete_splits, dry_run, as_json)
-        return _resplit(arguments, split and merge, resplitting)
+        with _terminable():
+            return _resplit(arguments, split and merge, resplitting)
     if split_max_tensors is not None or split_max_size or no_tensor_first_split or delete_splits:
         raise UsageError("--split-... and --delete-splits go with --split or --merge")
     if max_buffer_size < 1:
@@ -157,7 +158,18 @@ def quantize_cli(
     request = QuantizeRequest(
         Path(arguments[0]), target, options, imatrix, *filters, n_threads, buffer, dry_run, as_json
     )
-    quantize(request)
+    with _terminable():
+        quantize(request)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """`kill`, too, shall leave nothing half written: inside, it becomes an exception, which the clean-up sees."""
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _resplit(arguments: list[str], both: bool, request: ResplitRequest) -> None:
