@@ -13,7 +13,7 @@ from ..errors import QuantizeError
 from ..files.ggml_types import BF16, F16, F32, GGML_TYPES
 from ..files.gguf_cursor import shown
 from ..quants.dequantize import dequantize_blocks
-from ..quants.float_rows import bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
+from ..quants.float_rows import bf16_to_f32, f16_to_f32
 from ..quants.quantize.registry import quantizer
 from ..quants.registry import TYPES, quant_type
 from .options import ggml_name
@@ -35,7 +35,7 @@ def load_kernels(source: int, target: int) -> None:
         quant_type(source)
     if source not in READABLE and source != target:
         raise QuantizeError(f"cannot dequantize/convert tensor type {ggml_name(source)}")
-    if target not in (F32, F16, BF16) and target != source:
+    if target != source:
         quantizer(target)
 
 
@@ -93,14 +93,7 @@ class Converter:
         if self._out.size < n_bytes:
             self._out = np.empty(n_bytes, np.uint8)
         out = self._out[:n_bytes].reshape(n_rows, -1)
-        if type == F32:
-            out[:] = values.view(np.uint8)
-        elif type == F16:
-            f32_to_f16(values.ctypes.data, out.ctypes.data, values.size)
-        elif type == BF16:
-            f32_to_bf16(values.ctypes.data, out.ctypes.data, values.size)
-        else:
-            quantizer(type)(values, weights, out)
+        quantizer(type)(values, weights, out)
         return out
 
 

@@ -16,7 +16,7 @@ from ..files.ggml_types import GGML_TYPES, TYPE_IDS
 from ..files.gguf_cursor import shown
 from .file_types import FileType
 
-WRITABLE = tuple(name for name in TYPE_IDS if name not in ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64", "NVFP4"))
+WRITABLE = tuple(name for name in TYPE_IDS if name not in ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"))
 """The tensor types that weights can be turned into."""
 
 MAX_TEXT_BYTES = 127
