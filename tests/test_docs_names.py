@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from llmkit import cli
+from llmkit.kernels.kv_types.registry import TYPES as KV_SIZES
+from llmkit.kernels.kv_types.registry import head_bytes
 from llmkit.models.registry import FAMILIES
 from llmkit.quants.registry import TYPES, quant_type
 from tests.paths import REPO_ROOT
@@ -69,6 +71,18 @@ def test_the_table_of_tiles() -> None:
         t = quant_type(type_id)
         n_file = 16 * t.row_bytes(t.tile_block)
         assert shown.get(t.name) == [str(t.tile_block), str(t.tile_bytes), str(n_file)], t.name
+
+
+def test_the_table_of_kv_types() -> None:
+    """docs/kernels.md and run's page have a row for every KV type, with its size."""
+    for page, n_cols in (("kernels.md", 6), ("commands/run.md", 5)):
+        text = (REPO_ROOT / "docs" / page).read_text(encoding="utf-8")
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+        shown = {name: row for row in rows if len(row) == n_cols for name in row[0].split(", ")}
+        for name, (values, n_bytes) in KV_SIZES.items():
+            bits = f"{8 * n_bytes / values:g}"
+            sizes = [bits] if n_cols == 5 else [str(values), str(n_bytes), str(head_bytes(name, 64))]
+            assert set(sizes) <= set(shown[name][1:]), name
 
 
 def test_readme_shows_every_folder() -> None:

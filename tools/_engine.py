@@ -125,4 +125,7 @@ def _tell(model: "Model", ctx: "Context", params: ContextParams) -> None:
         report.detail(f"weights: {model.packed.where}")
     report.detail(f"context: {ctx.n_ctx} tokens ({ctx.n_ctx_reason}), {ctx.n_threads} threads")
     batches = f"batches of {params.n_batch} in passes of {params.n_ubatch}"
-    report.detail(f"{batches}, keys in {params.type_k}, values in {params.type_v}")
+    layout = ctx.kv.layout
+    kept = ((params.type_k, layout.n_rot_k), (params.type_v, layout.n_rot_v))
+    keys, values = (f"{name} (rotated)" if n_rot else name for name, n_rot in kept)
+    report.detail(f"{batches}, keys in {keys}, values in {values}")
