@@ -24,12 +24,12 @@ from scripts.bench.peers import LLAMA_CPP, PeerError
 from tests.make_models import make_model
 
 FILE_TYPE_F16 = 1
-_RANDOM: dict[str, Any] = {
+RANDOM_SHAPE: dict[str, Any] = {
     "arch": "llama", "n_layer": 16, "n_embd": 1024, "n_ff": 3072, "n_head": 16, "n_head_kv": 8, "head_dim": 64,
     "n_vocab": 32000, "n_ctx_train": 8192, "tokenizer": "spm", "tied": True,
 }  # fmt: skip
 # The layers whose attn_v and ffn_down llama-quantize's Q4_K_M keeps in Q6_K (use_more_bits of llama-quant.cpp).
-_N_LAYER = _RANDOM["n_layer"]
+_N_LAYER = RANDOM_SHAPE["n_layer"]
 _MORE_BITS = [i for i in range(_N_LAYER) if i < _N_LAYER // 8 or i >= 7 * _N_LAYER // 8 or (i - _N_LAYER // 8) % 3 == 2]
 _TYPES: dict[str, dict[str, Any]] = {
     "random-q4_k_m": {
@@ -79,7 +79,10 @@ def make(name: str, path: Path) -> None:
     """Makes one model at `path`, which has its name only when it is whole."""
     if name in RANDOM:
         make_model(
-            path, **_RANDOM, **_TYPES[name], metadata={"general.file_type": _FILE_TYPES[name], "general.name": name}
+            path,
+            **RANDOM_SHAPE,
+            **_TYPES[name],
+            metadata={"general.file_type": _FILE_TYPES[name], "general.name": name},
         )
     elif name == "smollm2-f16":
         to_f16(find_model("smollm2"), path)

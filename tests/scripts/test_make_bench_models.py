@@ -53,11 +53,11 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny SmolLM2, and small random models."""
     tiny = make_model(tmp_path / "smollm2.gguf", type="Q4_1")
     monkeypatch.setattr(make_models, "find_model", lambda name: tiny)
-    monkeypatch.setitem(make_models._RANDOM, "n_embd", 256)
-    monkeypatch.setitem(make_models._RANDOM, "n_ff", 256)
-    monkeypatch.setitem(make_models._RANDOM, "n_head", 4)
-    monkeypatch.setitem(make_models._RANDOM, "n_head_kv", 4)
-    monkeypatch.setitem(make_models._RANDOM, "n_vocab", 512)
+    monkeypatch.setitem(make_models.RANDOM_SHAPE, "n_embd", 256)
+    monkeypatch.setitem(make_models.RANDOM_SHAPE, "n_ff", 256)
+    monkeypatch.setitem(make_models.RANDOM_SHAPE, "n_head", 4)
+    monkeypatch.setitem(make_models.RANDOM_SHAPE, "n_head_kv", 4)
+    monkeypatch.setitem(make_models.RANDOM_SHAPE, "n_vocab", 512)
 
 
 @pytest.mark.usefixtures("small")
