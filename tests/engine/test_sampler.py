@@ -441,3 +441,10 @@ def test_a_draw_among_many_runs_of_weights() -> None:
     assert Draw().choose(candidates, 1 - 2**-53) == 4999
     logits[4000:] = -np.inf
     assert Draw().choose(Candidates.all_of(logits), 1 - 2**-53) == 3999
+
+
+def test_top_p_is_reached_and_typical_p_exceeded() -> None:
+    """Four equal tokens: two of them are exactly one half."""
+    logits = row(1, 1, 1, 1)
+    assert survivors(SamplingParams(**ALL_OFF | {"top_p": 0.5}), logits).ids.tolist() == [0, 1]
+    assert survivors(SamplingParams(**ALL_OFF | {"typical_p": 0.5}), logits).ids.tolist() == [0, 1, 2]
