@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmkit import report
-from llmkit.errors import UsageError
+from llmkit.errors import QuantizeError, UsageError
 
 from ._options import JsonOption, QuietOption, VerboseOption
 from ._resplit import ResplitRequest, resplit
@@ -46,6 +46,7 @@ class QuantizeRequest:
     max_buffer: int = 0
     dry_run: bool = False
     as_json: bool = False
+    strict: bool = False
 
 
 def quantize_cli(
@@ -101,6 +102,9 @@ def quantize_cli(
         list[str] | None,
         typer.Option("--override-kv", metavar="KEY=TYPE:VALUE", help="Set metadata; TYPE is int, float, bool or str."),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail where the rows of a tensor do not fit the type it should have.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: show what it would be, and its size.")] = (
         False
     ),
@@ -156,7 +160,7 @@ def quantize_cli(
     filters = (include_weights or [], exclude_weights or [])
     buffer = max_buffer_size << 20
     request = QuantizeRequest(
-        Path(arguments[0]), target, options, imatrix, *filters, n_threads, buffer, dry_run, as_json
+        Path(arguments[0]), target, options, imatrix, *filters, n_threads, buffer, dry_run, as_json, strict
     )
     with _terminable():
         quantize(request)
@@ -230,9 +234,9 @@ def _places(arguments: list[str], keep_split: bool) -> Any:
 
 
 def _thread_count(text: str) -> int:
-    if not text.lstrip("-").isdecimal() or int(text) > 1024:
+    if not text.isascii() or not text.isdecimal() or int(text) > 1024:
         raise UsageError(f"invalid nthread {text!r}", "Give a number of threads.")
-    return max(int(text), 0)
+    return int(text)
 
 
 def quantize(request: QuantizeRequest) -> None:
@@ -271,7 +275,7 @@ def _importance(request: QuantizeRequest) -> "Importance":
 
 
 def _announce(request: QuantizeRequest, plan: "Plan") -> None:
-    """What is about to happen, and with -v what was decided against the rules."""
+    """What is about to happen, and with -v which tensors do not fit; QuantizeError if none may be."""
     from . import _quantize_text as show
 
     threads = f" using {request.n_threads} threads" if request.n_threads else ""
@@ -283,6 +287,9 @@ def _announce(request: QuantizeRequest, plan: "Plan") -> None:
     for tensor in plan.tensors:
         if tensor.instead_of >= 0:
             report.detail(f"warning: {show.fallback_line(tensor)}")
+    if request.strict and plan.fallbacks:
+        hint = "Leave out --strict to take the types that fit; -v names the tensors."
+        raise QuantizeError(show.fallback_count(plan), hint)
 
 
 def _write(request: QuantizeRequest, gguf: "GgufFile", plan: "Plan", importance: "Importance") -> "list[Output]":

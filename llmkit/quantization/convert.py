@@ -28,13 +28,18 @@ SCALES_OVERFLOW = 10000.0
 """Scales are F16. None is larger than twice the largest weight, so below this none can have become infinite."""
 
 
-def load_kernels(source: int, target: int) -> None:
-    """Import what rows of these ggml types need, and so compile it, in this thread; UnsupportedError names a type that
-    cannot be read or made."""
+def load_kernels(name: str, source: int, target: int) -> None:
+    """Import what rows of these ggml types need, and so compile it, in this thread.
+
+    QuantizeError names a tensor whose type is only ever copied, UnsupportedError a type that cannot be made.
+    """
     if source in READABLE and source not in (F32, F16, BF16):
         quant_type(source)
     if source not in READABLE and source != target:
-        raise QuantizeError(f"cannot dequantize/convert tensor type {ggml_name(source)}")
+        raise QuantizeError(
+            f"cannot dequantize/convert tensor type {ggml_name(source)}: tensor {shown(name)}",
+            "It is no matrix of weights: COPY leaves it as it is.",
+        )
     if target != source:
         quantizer(target)
 

@@ -83,7 +83,7 @@ class Job:
         Raises QuantizeError for a weight that is no number, OutputError where a file cannot be written.
         """
         for tensor in self.plan.tensors:
-            load_kernels(tensor.info.type, tensor.type)
+            load_kernels(tensor.name, tensor.info.type, tensor.type)
         with ExitStack() as stack:
             handles = [stack.enter_context(finished_file(file.path)) for file in self.files]
             for handle, file in zip(handles, self.files, strict=True):

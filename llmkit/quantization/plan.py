@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import MetadataError, QuantizeError
 from ..files.ggml_types import TYPE_IDS, row_bytes, type_name
+from ..files.gguf_cursor import shown
 from ..files.gguf_reader import GgufFile
 from ..files.gguf_split import SPLIT_COUNT, SPLIT_KEYS, SPLIT_NO, SPLIT_TENSORS
 from ..files.gguf_tensors import TensorInfo
@@ -85,6 +87,9 @@ def make_plan(gguf: GgufFile, options: QuantizeOptions, importance: Importance) 
         infos.sort(key=lambda info: (info.part, info.offset))
     kept = [info for info in infos if names[info.name]]
     new_names = [names[info.name] for info in kept]
+    doubled = next((name for name, n in Counter(new_names).items() if n > 1), None)
+    if doubled is not None:
+        raise QuantizeError(f"{gguf.place}: pruning gives two tensors the name {shown(doubled)}", "Prune other layers.")
     n_attn_v = sum(role(name) == "attn_v" for name in new_names)
     chooser = Chooser(options, model_facts(gguf, options, n_attn_v, bool(importance)), new_names)
     tensors = [_plan_tensor(chooser, info, names[info.name]) for info in kept]
@@ -131,6 +136,8 @@ def model_facts(gguf: GgufFile, options: QuantizeOptions, n_attn_v: int, has_ima
         value: Any = options.overrides.get(full)
         if value is None and isinstance(gguf.metadata.get(full), np.ndarray):
             values = gguf.numbers(full)
+            if values.dtype.kind not in "iu":
+                raise MetadataError(f"{gguf.place}: {shown(full)} is {gguf.kind(full)}; integers are expected")
             return int(values[0]) if len(values) else default
         return gguf.u32(full, default) if value is None else int(value)
 

@@ -256,3 +256,47 @@ def test_finished_file_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         half()
     assert left_in(tmp_path) == set()
+
+
+def test_a_file_without_tensors(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "in.gguf", METADATA)
+    assert run_llmkit("quantize", str(tmp_path / "in.gguf"), str(tmp_path / "o.gguf"), "Q8_0").returncode == 0
+    with open_gguf(tmp_path / "o.gguf") as gguf:
+        assert gguf.u32("general.file_type") == 7
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"general.architecture": None}, "general.architecture"),
+        ({"llama.block_count": "x"}, "llama.block_count"),
+        ({"llama.attention.head_count": [1.5, 2.5]}, "integers are expected"),
+        ({"llama.expert_count": 8, "llama.block_count": 1}, "its name gives no layer"),
+    ],
+)
+def test_metadata_that_makes_no_sense(metadata: dict[str, object], says: str, tmp_path: Path) -> None:
+    keys = {key: value for key, value in {**METADATA, **metadata}.items() if value is not None}
+    write_gguf(tmp_path / "in.gguf", keys, [TensorData("blk.7.ffn_up.weight", (64, 4), 0, good())])
+    done = run_llmkit("quantize", str(tmp_path / "in.gguf"), str(tmp_path / "o.gguf"), "Q8_0")
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "internal" not in done.stderr
+    assert left_in(tmp_path) == {"in.gguf"}
+
+
+def test_two_tensors_of_one_name(tmp_path: Path) -> None:
+    tensors = [TensorData(name, (64, 4), 0, good()) for name in ("blk.1.ffn_up.weight", "blk.01.ffn_up.weight")]
+    write_gguf(tmp_path / "in.gguf", METADATA, tensors)
+    pruning = ("--prune-layers", "0", str(tmp_path / "in.gguf"), str(tmp_path / "o.gguf"), "Q8_0")
+    done = run_llmkit("quantize", *pruning)
+    assert done.returncode == 1
+    assert "two tensors the name" in done.stderr
+
+
+def test_what_cannot_be_converted(tmp_path: Path) -> None:
+    """A matrix of integers is only ever copied."""
+    write_one(tmp_path / "in.gguf", np.arange(128, dtype=np.int32).reshape(2, 64), type=26)
+    done = run_llmkit("quantize", str(tmp_path / "in.gguf"), str(tmp_path / "o.gguf"), "Q8_0")
+    assert done.returncode == 1
+    assert "cannot dequantize/convert tensor type i32" in done.stderr
+    assert run_llmkit("quantize", str(tmp_path / "in.gguf"), str(tmp_path / "o.gguf"), "COPY").returncode == 0

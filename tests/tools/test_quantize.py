@@ -92,3 +92,11 @@ def test_wrong_use(
     assert done.returncode == 1
     assert says in done.stderr
     assert os.listdir(tmp_path) == ["m.gguf"]
+
+
+def test_strict(model: Path, tmp_path: Path) -> None:
+    done = run_llmkit("quantize", "--strict", str(model), str(tmp_path / "o.gguf"), "Q4_K_M")
+    assert done.returncode == 1
+    assert "7 of 12 tensor(s) required fallback quantization" in done.stderr
+    assert os.listdir(tmp_path) == ["m.gguf"]
+    assert run_llmkit("quantize", "--strict", str(model), str(tmp_path / "o.gguf"), "Q8_0").returncode == 0
