@@ -23,7 +23,7 @@ from scripts.bench.comparison import OURS, Comparison, Row, Turn, draw, page
 from scripts.bench.cpu_watch import CpuWatch
 from scripts.bench.engines import ROOT, Engine, open_engines
 from scripts.bench.jobs import Job
-from scripts.bench.models import NAMES, REAL, find_model
+from scripts.bench.models import GROUPS, NAMES, REAL, expanded, find_model
 from scripts.bench.peers import LLAMA_CPP, PEERS
 
 TESTS = "pp512,tg64,8xtg16"
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure llmkit beside llama.cpp and ik_llama.cpp, in turns. Alone on the machine, or not at all.",
     )
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help=f"a file or one of {', '.join(NAMES)} [{' '.join(REAL)}]"
+        "models", nargs="*", metavar="MODEL", help=f"a file or one of {', '.join((*NAMES, *GROUPS))} [{' '.join(REAL)}]"
     )
     parser.add_argument("--tests", default=TESTS, help=f"list of pp512, tg64, tg64@d4096, 8xtg16 [{TESTS}]")
     parser.add_argument("--rounds", type=int, default=2, help="turns that each engine gets [2]")
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> int:
     n_threads = args.threads or default_threads()
     if args.rounds < 1 or n_threads < 1 or args.retries < 0:
         raise UsageError("--rounds and --threads are at least 1, --retries at least 0")
-    files = {Path(name).name: find_model(name) for name in args.models or REAL}
+    files = {Path(name).name: find_model(name) for name in expanded(args.models) or REAL}
     start = time.monotonic()
     found = Comparison(_machine(n_threads, engines), engines)
     for name, path in files.items():

@@ -19,7 +19,7 @@ from llmkit.files.ggml_types import F16, F32
 from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.files.gguf_tensors import TensorInfo
 from llmkit.files.gguf_writer import TensorData, write_gguf
-from scripts.bench.models import CONVERTED, RANDOM, find_model, made_path
+from scripts.bench.models import CONVERTED, GROUPS, K_AND_I_TYPES, RANDOM, expanded, find_model, made_path
 from scripts.bench.peers import LLAMA_CPP, PeerError
 from tests.make_models import make_model
 
@@ -37,7 +37,8 @@ _TYPES: dict[str, dict[str, Any]] = {
         "types": {f"blk.{i}.{name}": "Q6_K" for i in _MORE_BITS for name in ("attn_v", "ffn_down")}
         | {"token_embd": "Q6_K"},
     },
-    "random-q6_k": {"type": "Q6_K", "types": {}},
+    # The embedding, and so the output matrix, in Q6_K, as llama-quantize makes it or nearly so.
+    **{f"random-{name.lower()}": {"type": name, "types": {"token_embd": "Q6_K"}} for name in K_AND_I_TYPES},
 }
 _FILE_TYPES = {"random-q4_k_m": 15, "random-q6_k": 18}
 
@@ -54,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/make_bench_models", description="Make the models that only benchmarks need, in the user's cache."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(names)} [all]")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join((*names, *GROUPS))} [all]")
     parser.add_argument("--force", action="store_true", help="make again what is there")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     return parser
@@ -62,10 +63,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     known = (*CONVERTED, *RANDOM)
-    unknown = [name for name in args.names if name not in known]
+    names = expanded(args.names)
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(f"there is no model {unknown[0]!r} to make", f"one of {', '.join(known)}")
-    for name in args.names or known:
+    for name in names or known:
         path = made_path(name)
         if args.force or not path.is_file():
             report.note(f"making {name}")
@@ -78,12 +80,8 @@ def _run(args: argparse.Namespace) -> int:
 def make(name: str, path: Path) -> None:
     """Makes one model at `path`, which has its name only when it is whole."""
     if name in RANDOM:
-        make_model(
-            path,
-            **RANDOM_SHAPE,
-            **_TYPES[name],
-            metadata={"general.file_type": _FILE_TYPES[name], "general.name": name},
-        )
+        file_type = {"general.file_type": _FILE_TYPES[name]} if name in _FILE_TYPES else {}
+        make_model(path, **RANDOM_SHAPE, **_TYPES[name], metadata={"general.name": name} | file_type)
     elif name == "smollm2-f16":
         to_f16(find_model("smollm2"), path)
     else:

@@ -11,8 +11,18 @@ from tests.real_models import real_model_path
 
 REAL = ("smollm2", "gemma", "qwen")
 CONVERTED = ("smollm2-q8_0", "smollm2-q4_0", "smollm2-f16")
-RANDOM = ("random-q4_k_m", "random-q6_k")
+K_AND_I_TYPES = (
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
+)  # fmt: skip
+RANDOM = ("random-q4_k_m", *(f"random-{name.lower()}" for name in K_AND_I_TYPES))
 NAMES = (*REAL, *CONVERTED, *RANDOM)
+GROUPS = {"k-and-i": RANDOM[1:]}  # the random model as every K- and I-type
+
+
+def expanded(names: list[str]) -> list[str]:
+    """The names, with those of a group in its place."""
+    return [one for name in names for one in GROUPS.get(name, (name,))]
 
 
 def made_path(name: str) -> Path:
