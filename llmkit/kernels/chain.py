@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from llmkit.kernels.jit import kernel
 from llmkit.kernels.work import n_rows, take
-from llmkit.simd.ops import arg, call_kernel
+from llmkit.simd.ops import arg, call_kernel, load_i64
 
-# steps: address of int64 [n_steps][2], a row kernel's address and its argument block's.
-FIELDS = ("counter", "n_rows", "n_steps", "steps")
-N_STEPS, STEPS = 2, 3
+# steps: address of int64 [n_steps][2], a row kernel's address and its argument block's. slot_rows: of an expert's slots
+# (see experts) int64 [n_rows], below 0 for those that are empty and passed over, which end a group of 8; else 0.
+FIELDS = ("counter", "n_rows", "n_steps", "steps", "slot_rows")
+N_STEPS, STEPS, SLOT_ROWS = 2, 3, 4
 
 _GROUP = 8  # rows whose activations share cache lines
 
@@ -27,5 +28,10 @@ def chain(args, _thread, n_threads):
         if first >= rows:
             break
         last = min(first + run, rows)
+        if arg(args, SLOT_ROWS) != 0:
+            while last > first and load_i64(arg(args, SLOT_ROWS) + 8 * (last - 1)) < 0:
+                last -= 1
+            if last == first:
+                continue
         for i in range(arg(args, N_STEPS)):
             call_kernel(arg(steps, 2 * i), arg(steps, 2 * i + 1), first, last)

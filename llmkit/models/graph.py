@@ -47,7 +47,8 @@ class Graph:
         """Appends an operation. A row kernel has neither counter nor n_rows."""
         rows_of = writes[0].rows
         if isinstance(rows_of, Slots):
-            reads = [*reads, rows_of]  # which begins with their number
+            assert rows_of.tokens is not None
+            reads = [*reads, rows_of, rows_of.tokens]  # their number, and which are empty
         by_rows = "n_rows" not in fields
         if not by_rows:
             args["n_rows"] = self.n_rows_at(rows_of)

@@ -43,7 +43,8 @@ class Outline:
     def _add(self, name: str, reads: list[Value], writes: list[Value], by_rows: bool = False) -> None:
         rows_of = writes[0].rows
         if isinstance(rows_of, Slots):
-            reads = [*reads, rows_of]
+            assert rows_of.tokens is not None
+            reads = [*reads, rows_of, rows_of.tokens]
         for value in writes:
             for key in [k for k in self._quantized if k[0] is value]:
                 del self._quantized[key]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from llmkit.kernels import chain
 from llmkit.kernels.plan import PLAN_FIELDS
 from llmkit.models.graph import SCRATCH, Graph
-from llmkit.models.values import LINE, Op, Value, chain_rows, find_barriers, place_values
+from llmkit.models.values import LINE, Op, Slots, Value, chain_rows, find_barriers, place_values
 from llmkit.models.weights import Matrix
 
 
@@ -53,8 +53,10 @@ class Plan:
         if not step[0].by_rows:
             return step[0].kernel, self._arguments(step[0], counter)
         pairs = [number for op in step for number in (op.kernel, self._arguments(op, 0))]
-        n_rows = self._resolve(self.graph.n_rows_at(step[0].writes[0].rows))
-        return chain.chain.address, self._array([counter, n_rows, len(step), self._array(pairs)])
+        rows = step[0].writes[0].rows
+        slot_rows = self._resolve(rows.tokens) if isinstance(rows, Slots) and rows.tokens else 0
+        n_rows = self._resolve(self.graph.n_rows_at(rows))
+        return chain.chain.address, self._array([counter, n_rows, len(step), self._array(pairs), slot_rows])
 
     def _arguments(self, op: Op, counter: int) -> int:
         args = dict(op.args, counter=counter)
