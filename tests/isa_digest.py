@@ -53,7 +53,7 @@ def quantize_digest() -> str:
     from tests.quants.quantize_cases import importance_of, ours, rows_of
 
     found = hashlib.sha256()
-    for name in ("Q8_0", "Q4_0", "Q3_K", "Q4_K"):
+    for name in ("Q8_0", "Q4_0", "Q3_K", "Q4_K", "IQ4_NL"):
         for _, importance in list(importance_of(512))[:2]:
             for _, rows in rows_of(512):
                 found.update(ours(TYPE_IDS[name], rows, importance).tobytes())
