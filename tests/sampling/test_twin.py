@@ -77,7 +77,7 @@ def test_what_is_kept_equals_the_twins(params: SamplingParams, n_vocab: int) -> 
         assert found == pytest.approx(expected, rel=2e-5, abs=1e-12)
 
 
-@pytest.mark.parametrize("params", [CHAINS[0], CHAINS[1], CHAINS[4]], ids=describe_chain)
+@pytest.mark.parametrize("params", [CHAINS[1], CHAINS[4]], ids=describe_chain)
 def test_10000_draws_follow_the_distribution(params: SamplingParams) -> None:
     """Chi-squared; with a fixed seed this either always passes or always fails."""
     n_draws, n_vocab = 10_000, 20
