@@ -109,3 +109,11 @@ def test_bytes_of_libgguf_for_awkward_rows(name: str) -> None:
 def test_refuses_to_go_without_importance(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} needs an importance matrix"):
         ours(TYPE_IDS[name], np.ones((1, 256), np.float32), None)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_that_are_no_numbers_give_some_bytes(name: str) -> None:
+    """Nobody asks for them (kernels/finite.py comes first), but no address may depend on them."""
+    rows = np.full((3, 256), np.nan, np.float32)
+    rows[1, ::3], rows[2] = np.inf, np.where(np.arange(256) % 5, 1, np.nan)
+    assert ours(TYPE_IDS[name], rows, np.ones(256, np.float32)).shape[0] == 3

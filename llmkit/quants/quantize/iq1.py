@@ -44,6 +44,7 @@ def sort_places(part, x, n_values):
             before = (other < values) | (other == values) & lanes_after(j - start)
             rank = rank + where(before, splat_i32(1), splat_i32(0))
         vstore_i32(part + LEVELS + 4 * start, rank)
+        vstore_i32(part + ORDER + 4 * start, splat_i32(0))  # NaN has no rank of its own, and leaves a place unset
     for i in range(n_values):
         store_i32(part + ORDER + 4 * load_i32(part + LEVELS + 4 * i), i)
 

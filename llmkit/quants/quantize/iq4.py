@@ -41,7 +41,7 @@ def _first_largest(x):
     low, high = absolute(vload(x)), absolute(vload(x + 64))
     largest = splat(hmax(vmax(low, high)))
     lane = first_lane(low == largest)
-    return load_f32(x + 4 * (lane if lane < 16 else 16 + first_lane(high == largest)))
+    return load_f32(x + 4 * (lane if lane < 16 else (16 + first_lane(high == largest)) & 31))  # & for NaN: no lane
 
 
 @helper
