@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["LLMKIT_CACHE"] = str(own)
     os.environ.pop("LLMKIT_MODEL", None)
     os.environ.pop("LLMKIT_DEBUG", None)
+    os.environ["LLMKIT_POISON"] = "1"  # blocks of keys and values are full of NaN before they are used and after
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

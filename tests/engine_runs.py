@@ -40,6 +40,7 @@ def context(
     n_ctx: int = 2048,
     n_ubatch: int = 512,
     seed: int | None = None,
+    swa_full: bool = False,
 ) -> Iterator[Any]:
     """A context on the model; with a seed its blocks lie at random places, and it has freed ones, which are NaN.
 
@@ -48,11 +49,12 @@ def context(
     from llmkit.params import ContextParams
 
     type_k, type_v = (kv.split("/") * 2)[:2]
-    params = ContextParams(n_ctx=n_ctx, n_ubatch=n_ubatch, n_threads=n_threads, type_k=type_k, type_v=type_v)
+    params = ContextParams(n_ctx, 2048, n_ubatch, n_threads, type_k, type_v, swa_full=swa_full)
     with Context(load(path), params) as ctx:
         if seed is not None:
-            ctx.kv.pool.shuffle(seed)
-            ctx.kv.pool.poison(True)
+            for pool in ctx.kv.pools:
+                pool.shuffle(seed)
+                pool.poison(True)
             use_and_free(ctx, seed)
         yield ctx
 

@@ -53,7 +53,7 @@ def ids() -> list[int]:
 
 @pytest.fixture(scope="module")
 def yardstick(tiny: Path, kv: str, ids: list[int]) -> NDArray[np.float32]:
-    with runs.context(tiny, n_threads=1, kv=kv) as ctx:
+    with runs.context(tiny, n_threads=1, kv=kv, swa_full=True) as ctx:
         return runs.prefill(ctx, ids, 512)
 
 

@@ -60,7 +60,7 @@ def fill_inputs(
 ) -> int:
     """Writes tokens, positions, cells, wanted rows and attention's units; the number of rows of logits."""
     row, out_rows = 0, list[int]()
-    views = {piece.seq: _View(piece.seq.chain) for piece in pieces}
+    views = {piece.seq: _View(piece.seq.chain, inputs.reads_positions) for piece in pieces}
     for piece in pieces:
         rows = slice(row, row + piece.n)
         columns = piece.seq.chain.rows(piece.first, piece.first + piece.n)
@@ -80,15 +80,18 @@ def fill_inputs(
 
 
 class _View:
-    """Columns of a sequence as kernels read them. `addresses`: of positions, and of cells by kind.
+    """Columns of a sequence as kernels read them. `addresses`: of positions (if any kernel does), and of cells by kind.
 
     Of what all kinds have dropped nothing is kept but the addresses that it would have.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self._first = min(chain.gone) // BLOCK_CELLS * BLOCK_CELLS
-        self.columns = [chain.tail(POS, self._first)]
-        self.addresses = [self.columns[0].ctypes.data - 8 * self._first]
+    def __init__(self, chain: Chain, reads_positions: bool) -> None:
+        self._first, self.addresses = 0, [0]
+        self.columns: list[npt.NDArray[np.int64]] = []
+        if reads_positions:
+            self._first = min(chain.gone) // BLOCK_CELLS * BLOCK_CELLS
+            self.columns = [chain.tail(POS, self._first)]
+            self.addresses = [self.columns[0].ctypes.data - 8 * self._first]
         for k, gone in enumerate(chain.gone):
             first = gone // BLOCK_CELLS * BLOCK_CELLS
             cells = chain.tail(CELL + k, first)

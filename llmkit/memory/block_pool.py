@@ -75,6 +75,8 @@ class BlockPool:
 
     def allocate(self, n: int) -> list[int]:
         """Takes `n` free blocks, each with one reference; ContextFullError, and nothing taken, when there are fewer."""
+        if n == 0:
+            return []
         self.check_room(n)
         blocks = [self._take() for _ in range(n)]
         self._n_refs[blocks] = 1

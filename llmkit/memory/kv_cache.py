@@ -30,6 +30,9 @@ class _Tail(NamedTuple):
     copied: int
 
 
+_NO_TAIL = _Tail(-1, -1)
+
+
 class KvCache:
     """At least `n_cells` cells of each kind, shared by any number of sequences of up to `n_ctx` tokens.
 
@@ -40,6 +43,7 @@ class KvCache:
         self.kinds, self.n_ctx, self.n_positions = layout.kinds, n_ctx, n_positions
         n_blocks = -(-(n_cells or n_ctx) // BLOCK_CELLS)
         self.pools = [BlockPool(kind.layout.block_bytes, n_blocks) for kind in layout.kinds]
+        self.has_window = any(kind.window for kind in layout.kinds)
         self.sequences: set[Sequence] = set()
         self.kept: list[list[Columns]] = []  # see sliding_window
 
@@ -76,29 +80,27 @@ class KvCache:
             if 0 < self.n_positions <= last:
                 message = f"position {last} does not exist: the model knows {self.n_positions}"
                 raise ContextFullError(message, "begin a new sequence")
+        most = sum([n // BLOCK_CELLS + 2 for n in n_new.values()])
         for k, kind in enumerate(self.kinds):
-            if not kind.window:
+            if not kind.window and most > self.pools[k].n_free:
                 self.pools[k].check_room(sum(self._n_blocks(seq.chain, k, n) for seq, n in n_new.items()))
 
     def _n_blocks(self, chain: Chain, k: int, n: int) -> int:
         """How many blocks of kind k n new tokens take."""
-        if n == 0:
-            return 0
-        first, last = chain.n // BLOCK_CELLS, (chain.n + n - 1) // BLOCK_CELLS
-        return last - first + 1 - (self._tail(chain, k).block >= 0)
+        return _n_blocks(chain.n, n, self._tail(chain, k)) if n else 0
 
     def _tail(self, chain: Chain, k: int) -> _Tail:
         """The block that the next cell continues, if that is nobody else's; else the one to begin with a copy of."""
         n = chain.n % BLOCK_CELLS
         if n == 0 or chain.gone[k] >= chain.n:
-            return _Tail(-1, -1)
+            return _NO_TAIL
         run, _, stop = chain.parts[-1]
         block, place = divmod(int(run.data[CELL + k, stop - 1]), BLOCK_CELLS)
         shared = self.pools[k].n_refs(block) > 1
         if place < n and not shared and (chain.sorted or self._is_highest(chain, k, block, place)):
             return _Tail(block, -1)
         if not shared or place != n - 1 or chain.gone[k] > chain.n - n:
-            return _Tail(-1, -1)
+            return _NO_TAIL
         cells = chain.rows(chain.n - n, chain.n)[CELL + k]
         return _Tail(-1, block if (cells == block * BLOCK_CELLS + np.arange(n)).all() else -1)
 
@@ -108,47 +110,38 @@ class KvCache:
         return not ((cells // BLOCK_CELLS == block) & (cells % BLOCK_CELLS > place)).any()
 
     def append(self, seq: Sequence, tokens: npt.NDArray[np.int32]) -> None:
-        """Gives `tokens` (int32 [n]) the positions after the last, and cells.
+        """Gives `tokens` (int32 [n]) the positions after the last, and cells; `check_room` has been asked.
 
         A token that is the i-th of its sequence goes to place i mod 32 of a block: of the last one where nobody else
         lies in it, else of a new one, which begins with a copy of the cells of the last that it continues.
-        ContextFullError, and nothing changed, when the context or a pool has no room.
+        ContextFullError, and nothing changed, when a pool has no room.
         """
         chain, n = seq.chain, tokens.size
         if n == 0:
             return
-        self.check_room({seq: n})
-        for k, pool in enumerate(self.pools):
-            pool.check_room(self._n_blocks(chain, k, n))
-        tails = [self._tail(chain, k) for k in range(len(self.kinds))]
+        tails = [self._tail(chain, k) for k in range(len(self.pools))]
+        n_new = [_n_blocks(chain.n, n, tail) for tail in tails]
+        for pool, n_blocks in zip(self.pools, n_new, strict=True):
+            pool.check_room(n_blocks)
         n_copied = chain.n % BLOCK_CELLS if any(tail.copied >= 0 for tail in tails) else 0
         rows = np.empty((CELL + len(tails), n_copied + n), np.int64)
         if n_copied:
             rows[:, :n_copied] = chain.rows(chain.n - n_copied, chain.n)
-        new = rows[:, n_copied:]
+        new, pos = rows[:, n_copied:], chain.pos_max + 1
         new[TOKEN] = tokens
-        new[POS] = new[ROTATED] = np.arange(chain.pos_max + 1, chain.pos_max + 1 + n)
-        index = np.arange(chain.n, chain.n + n)
-        taken: list[list[int]] = []
+        new[POS : ROTATED + 1] = np.arange(pos, pos + n)
+        taken = [pool.allocate(n_blocks) for pool, n_blocks in zip(self.pools, n_new, strict=True)]
         for k, tail in enumerate(tails):
-            taken.append(self._take(chain, k, n, tail))
-            blocks = np.array([tail.block, *taken[-1]] if tail.block >= 0 else taken[-1], np.int64)
-            new[CELL + k] = blocks[index // BLOCK_CELLS - chain.n // BLOCK_CELLS] * BLOCK_CELLS + index % BLOCK_CELLS
+            new[CELL + k] = _cells(chain.n, n, [tail.block, *taken[k]] if tail.block >= 0 else taken[k])
             if tail.copied >= 0:
-                rows[CELL + k, :n_copied] += (taken[-1][0] - tail.copied) * BLOCK_CELLS
-        if n_copied:
-            self.replace(seq, _joined(chain, n_copied, rows))
-            for k, blocks_taken in enumerate(taken):
-                self.pools[k].release(np.array(blocks_taken, np.int64))
-        else:
+                self.pools[k].copy(np.array([tail.copied]), np.array(taken[k][:1]))
+                rows[CELL + k, :n_copied] += (taken[k][0] - tail.copied) * BLOCK_CELLS
+        if not n_copied:
             seq.chain = _joined(chain, 0, rows)
-
-    def _take(self, chain: Chain, k: int, n: int, tail: _Tail) -> list[int]:
-        """New blocks of kind k for n new tokens."""
-        blocks = self.pools[k].allocate(self._n_blocks(chain, k, n))
-        if tail.copied >= 0:
-            self.pools[k].copy(np.array([tail.copied]), np.array(blocks[:1]))
-        return blocks
+            return
+        self.replace(seq, _joined(chain, n_copied, rows))
+        for pool, blocks in zip(self.pools, taken, strict=True):
+            pool.release(np.array(blocks, np.int64))
 
     # -- putting chains in place ----------------------------------------------------------------------------------
 
@@ -183,6 +176,20 @@ class KvCache:
             for seq in self.sequences:
                 n_refs[seq.chain.blocks(k)] += 1
             pool.set_references(n_refs)
+
+
+def _n_blocks(n_before: int, n: int, tail: _Tail) -> int:
+    """How many new blocks n tokens take behind n_before others."""
+    return (n_before + n - 1) // BLOCK_CELLS - n_before // BLOCK_CELLS + (tail.block < 0)
+
+
+def _cells(n_before: int, n: int, blocks: list[int]) -> int | Columns:
+    """Where n tokens behind n_before others go, in these blocks."""
+    if n == 1:
+        return blocks[0] * BLOCK_CELLS + n_before % BLOCK_CELLS
+    index = np.arange(n_before % BLOCK_CELLS, n_before % BLOCK_CELLS + n)
+    cells: Columns = np.array(blocks, np.int64)[index // BLOCK_CELLS] * BLOCK_CELLS + index % BLOCK_CELLS
+    return cells
 
 
 def _joined(chain: Chain, n_replaced: int, rows: Columns) -> Chain:

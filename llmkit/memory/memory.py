@@ -39,7 +39,7 @@ class Memory:
         """The sequence with this id, made on first use; UsageError for a negative one."""
         if seq_id < 0:
             raise UsageError(f"sequence id {seq_id} is negative", "give 0 or more")
-        if seq_id not in self._ids:
+        if self._ids.get(seq_id) not in self._kv.sequences:  # never used, or freed by its handle
             self._ids[seq_id] = self._kv.new_sequence()
         return self._ids[seq_id]
 

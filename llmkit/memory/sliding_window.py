@@ -17,6 +17,8 @@ from llmkit.memory.sequence import Sequence
 def slide(kv: KvCache, seq: Sequence, before: Chain) -> None:
     """Takes the sequence out of blocks behind its windows. References that `before` has are kept until `drop_kept`."""
     chain = seq.chain
+    if not kv.has_window:
+        return
     gone = tuple(_n_gone(kv, chain, k) for k in range(len(kv.kinds)))
     if gone == chain.gone:
         return

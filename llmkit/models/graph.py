@@ -324,6 +324,7 @@ class Graph:
         slopes, sinks: addresses as kernels.attention_scores has them, 0 for none.
         """
         (kind, kv), inputs = self._kind_of(layer), self.inputs
+        inputs.reads_positions |= slopes != 0
         n_head = q.n_cols // kv.head_dim
         queries = max_queries(n_head, kv.n_head_kv, kv.head_dim)
         out = self._value("attn", q.n_cols)

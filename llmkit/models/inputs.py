@@ -24,6 +24,7 @@ class PlanInputs:
         self.positions, self.rotated, self.out_rows = np.zeros((3, n_rows_max), np.int64)
         self.blocks, self.cells = np.zeros((2, MAX_KINDS, n_rows_max), np.int64)
         self.first_visible: dict[int, npt.NDArray[np.int64]] = {}
+        self.reads_positions = False  # whether a kernel, or what fills first_visible, reads those of earlier tokens
         self._partials, self._done = np.zeros(0, np.float32), np.zeros(0, np.int64)
         self._units = np.zeros(0, np.int64)
         self._columns: list[npt.NDArray[np.int64]] = []
@@ -38,6 +39,7 @@ class PlanInputs:
 
     def first_visible_of(self, window: int) -> int:
         """Address of the first token that each row sees through this window."""
+        self.reads_positions = True
         if window not in self.first_visible:
             self.first_visible[window] = np.zeros(self.n_rows_max, np.int64)
         return self.first_visible[window].ctypes.data

@@ -20,7 +20,7 @@ from llmkit.models.model import load_model
 from llmkit.params import ContextParams
 
 TEAM = ("engine/thread_team.py",)
-ALL = (*TEAM, "engine/context.py", "memory/kv_cache.py", "memory/block_pool.py", "memory/sequence.py")
+ALL = (*TEAM, "engine/context.py", "memory/kv_cache.py", "memory/block_pool.py", "memory/chain.py")
 PROMPT, MORE = [5, 6, 7], list(range(10, 75))
 TIMEOUT_S = 60.0
 
