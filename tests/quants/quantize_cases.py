@@ -32,6 +32,9 @@ def rows_of(n_cols: int, seed: int = 0) -> Iterator[tuple[str, Floats]]:
     yield "signs", np.sign(random)
     yield "ties", rng.integers(-8, 9, (4, n_cols)).astype(np.float32) / 2
     yield "integers", rng.integers(-127, 128, (4, n_cols)).astype(np.float32)
+    halves = rng.integers(-127, 126, (4, n_cols)).astype(np.float32) + np.float32(0.5)
+    halves[:, ::16] = 127
+    yield "halves", halves
     yield "ternary", rng.integers(-1, 2, (4, n_cols)).astype(np.float32) * np.float32(0.037)
     yield "positive", np.abs(random)
     yield "negative", -np.abs(random)
@@ -49,6 +52,7 @@ def importance_of(n_cols: int, seed: int = 0) -> Iterator[tuple[str, Floats | No
     yield "random", random
     yield "wide", (random**6).astype(np.float32)
     yield "some zeros", random * (rng.random(n_cols) < 0.5).astype(np.float32)
+    yield "few", random * (rng.random(n_cols) < 0.05).astype(np.float32)
     yield "all zeros", np.zeros(n_cols, np.float32)
 
 

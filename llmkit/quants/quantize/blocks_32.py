@@ -105,13 +105,13 @@ def encode_with_min(x, weights, n_max, d_at, min_at, codes):
             v = (vload(x + 64 * i) - splat(load_f32(lows + at))) * splat(load_f32(steps + at))
             store_low_bytes(codes + 16 * i, at_most(truncate(v + splat(0.5)), n_max))
         return
-    with_min.search(lanes, weights, 32, n_max, float32(-0.9), float32(0.05), 36, False, True, found)
+    with_min.search(lanes, weights, 32, n_max, float32(-0.9), float32(0.05), 36, False, found)
     vstore_f16(d_at, vload(found + with_min.SCALE))
     vstore_f16(min_at, -vload(found + with_min.MINIMUM))
     for i in range(32):
         at = found + 4 * (i >> 1)
         v = splat(load_f32(at + with_min.INVERSE)) * (vload(x + 64 * i) - splat(load_f32(at + with_min.LOW)))
-        store_low_bytes(codes + 16 * i, with_min.codes_of(v, n_max, True))
+        store_low_bytes(codes + 16 * i, with_min.codes_of(v, n_max))
 
 
 @helper

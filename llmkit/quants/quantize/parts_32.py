@@ -8,6 +8,7 @@ from __future__ import annotations
 from numpy import float32
 
 from llmkit.kernels.jit import helper
+from llmkit.quants.k_scales import min_at, scale_at
 from llmkit.quants.quantize.groups import (
     importance_weights,
     magnitude_weights,
@@ -47,7 +48,7 @@ def _search(x, importance, n_max, found, sums):
     if importance == 0:
         magnitude_weights(lanes, 32, weights)
         r_min, n_step = (float32(-1.0), 20) if n_max == 15 else (float32(-0.5), 15)
-        search(lanes, weights, 32, n_max, r_min, float32(0.1), n_step, False, False, found)
+        search(lanes, weights, 32, n_max, r_min, float32(0.1), n_step, False, found)
         return
     flat = _flat_weights()
     for k in range(2):
@@ -55,7 +56,7 @@ def _search(x, importance, n_max, found, sums):
         importance_weights(x + 1024 * k, sigma2, importance + 1024 * k, 256, flat + 1024 * k)
     to_lanes(flat, 32, weights)
     sums_of(weights, 32, sums)
-    search(lanes, weights, 32, n_max, float32(-0.9), float32(0.05), 36, False, True, found)
+    search(lanes, weights, 32, n_max, float32(-0.9), float32(0.05), 36, False, found)
 
 
 @helper
@@ -93,8 +94,11 @@ def _heads(found, levels, heads):
 
 
 @helper
-def _heads_by_importance(found, sums, levels, heads):
-    """The steps of the scales and of the minima of both super-blocks are searched as four lanes."""
+def _heads_by_importance(found, sums, limit, levels, heads):
+    """The steps of the scales and of the minima of both super-blocks are searched as four lanes.
+
+    limit: of a level; only Q5_K has one, so that in Q4_K a level above 63 spills into another's bits.
+    """
     table, weights, codes, steps = _table(), _table_weights(), _table_codes(), _table_scales()
     zero_bytes(table, 512)
     zero_bytes(weights, 512)
@@ -106,20 +110,20 @@ def _heads_by_importance(found, sums, levels, heads):
     search_positive(table, weights, 8, 63, steps, codes)
     for k in range(2):
         for j in range(8):
-            store_u8(levels + 16 * k + j, load_i32(codes + 64 * j + 4 * k))
-            store_u8(levels + 16 * k + 8 + j, load_i32(codes + 64 * j + 4 * (k + 2)))
+            store_u8(levels + 16 * k + j, min(limit, load_i32(codes + 64 * j + 4 * k)))
+            store_u8(levels + 16 * k + 8 + j, min(limit, load_i32(codes + 64 * j + 4 * (k + 2))))
         _store_head(heads + HEAD_BYTES * k, load_f32(steps + 4 * k), load_f32(steps + 4 * (k + 2)), levels + 16 * k)
 
 
 @helper
-def _codes(x, d, d_min, n_max, found, bounded, codes):
+def _codes(x, d, d_min, n_max, found, codes):
     """32 codes for the scale and minimum that the head now holds; those of the search where the scale became 0."""
     for i in range(2):
         v = vload(x + 64 * i)
         if d != 0.0:
             q = clamp(nearest_int((v + splat(d_min)) / splat(d)), 0, n_max)
         else:
-            q = codes_of(splat(load_f32(found + INVERSE)) * (v - splat(load_f32(found + LOW))), n_max, bounded)
+            q = codes_of(splat(load_f32(found + INVERSE)) * (v - splat(load_f32(found + LOW))), n_max)
         store_low_bytes(codes + 16 * i, q)
 
 
@@ -134,9 +138,9 @@ def encode_two(x, importance, n_max, heads, codes):
     if importance == 0:
         _heads(found, levels, heads)
     else:
-        _heads_by_importance(found, sums, levels, heads)
+        _heads_by_importance(found, sums, 63 if n_max == 31 else 255, levels, heads)
     for part in range(16):
-        head, level = heads + HEAD_BYTES * (part >> 3), levels + 16 * (part >> 3) + (part & 7)
-        d = f16_bits_to_f32(load_u16(head)) * float32(load_u8(level))
-        d_min = f16_bits_to_f32(load_u16(head + 2)) * float32(load_u8(level + 8))
-        _codes(x + 128 * part, d, d_min, n_max, found + 4 * part, importance != 0, codes + 32 * part)
+        head, j = heads + HEAD_BYTES * (part >> 3), part & 7
+        d = f16_bits_to_f32(load_u16(head)) * float32(scale_at(head + 4, j))
+        d_min = f16_bits_to_f32(load_u16(head + 2)) * float32(min_at(head + 4, j))
+        _codes(x + 128 * part, d, d_min, n_max, found + 4 * part, codes + 32 * part)

@@ -41,13 +41,13 @@ def _search(x, importance, found, sums):
     if importance == 0:
         for i in range(16):
             vstore(weights + 64 * i, absolute(vload(lanes + 64 * i)))
-        search(lanes, weights, 16, 3, float32(-0.5), float32(0.1), 15, True, False, found)
+        search(lanes, weights, 16, 3, float32(-0.5), float32(0.1), 15, True, found)
         return
     flat = _flat_weights()
     importance_weights(x, sum_of_squares(x, 256) / float32(256.0), importance, 256, flat)
     to_lanes(flat, 16, weights)
     sums_of(weights, 16, sums)
-    search(lanes, weights, 16, 3, float32(-0.9), float32(0.05), 36, False, True, found)
+    search(lanes, weights, 16, 3, float32(-0.9), float32(0.05), 36, False, found)
 
 
 @helper
@@ -90,12 +90,12 @@ def _store_levels_by_importance(found, sums, y):
 
 
 @helper
-def _codes_of_part(x, d, d_min, found, bounded, codes):
+def _codes_of_part(x, d, d_min, found, codes):
     v = vload(x)
     if d != 0.0:
         q = clamp(nearest_int((v + splat(d_min)) / splat(d)), 0, 3)
     else:
-        q = codes_of(splat(load_f32(found + INVERSE)) * (v - splat(load_f32(found + LOW))), 3, bounded)
+        q = codes_of(splat(load_f32(found + INVERSE)) * (v - splat(load_f32(found + LOW))), 3)
     store_low_bytes(codes, q)
 
 
@@ -114,5 +114,5 @@ def quantize(source, target, n_rows, n_cols, importance):
         for part in range(16):
             levels = load_u8(y + part)
             d, d_min = step * float32(levels & 15), step_min * float32(levels >> 4)
-            _codes_of_part(x + 64 * part, d, d_min, found + 4 * part, importance != 0, codes + 16 * part)
+            _codes_of_part(x + 64 * part, d, d_min, found + 4 * part, codes + 16 * part)
         pack_pairs_256(codes, y + 16)

@@ -18,7 +18,6 @@ from llmkit.simd.lanes import (
     nearest_int,
     scratch,
     smaller,
-    splat_i32,
     to_f32,
     where,
 )
@@ -31,15 +30,13 @@ _codes = scratch(32 * 64)
 
 
 @helper
-def codes_of(v, n_max, bounded):
-    """The codes of values in steps. `bounded`: what is far outside of the range goes to its end (make_qkx3_quants)."""
-    if bounded:
-        return where(v > splat(0.0), nearest_int(smaller(v, splat(n_max))), splat_i32(0))
+def codes_of(v, n_max):
+    """The codes of values in steps."""
     return clamp(nearest_int(v), 0, n_max)
 
 
 @helper
-def search(x, w, n, n_max, r_min, r_delta, n_step, mad, bounded, found):
+def search(x, w, n, n_max, r_min, r_delta, n_step, mad, found):
     """x, w: [n][16] float32; candidates of r_min + r_delta * i + n_max steps, i = 0..n_step; found: see above.
 
     mad: absolute instead of squared differences.
@@ -54,22 +51,20 @@ def search(x, w, n, n_max, r_min, r_delta, n_step, mad, bounded, found):
         sum_w += weight
         sum_x += weight * v
     low = where(low > zero, zero, low)
-    flat = high <= low
     inverse = top / (high - low)
     scale = splat(1.0) / inverse
     best = zero
     for i in range(n):
         v = vload(x + 64 * i)
-        diff = scale * to_f32(clamp(nearest_int(inverse * (v - low)), 0, n_max)) + low - v
+        diff = scale * to_f32(codes_of(inverse * (v - low), n_max)) + low - v
         best += vload(w + 64 * i) * (absolute(diff) if mad else diff * diff)
-    # An infinite inverse gives the code 0 everywhere, and so does an inverse of 0.
-    best_inverse, best_low = where(flat | (inverse > splat(3.4028235e38)), zero, inverse), low
+    best_inverse, best_low = inverse, low
     for step in range(n_step + 1):
         inverse = splat(r_min + r_delta * float32(step) + float32(n_max)) / (high - low)
         sum_l, sum_l2, sum_xl = zero, zero, zero
         for i in range(n):
             v = vload(x + 64 * i)
-            code = to_f32(codes_of(inverse * (v - low), n_max, bounded))
+            code = to_f32(codes_of(inverse * (v - low), n_max))
             vstore(codes + 64 * i, code)
             weighted = vload(w + 64 * i) * code
             sum_l += weighted
@@ -84,11 +79,11 @@ def search(x, w, n, n_max, r_min, r_delta, n_step, mad, bounded, found):
         for i in range(n):
             diff = fit_scale * vload(codes + 64 * i) + fit_low - vload(x + 64 * i)
             error += vload(w + 64 * i) * (absolute(diff) if mad else diff * diff)
-        better = (det > zero) & (error < best) & ~flat
+        better = (det > zero) & (error < best)
         if any_lane(better):
             best_inverse, best_low = where(better, inverse, best_inverse), where(better, low, best_low)
             best, scale, low = where(better, error, best), where(better, fit_scale, scale), where(better, fit_low, low)
-    vstore(found + SCALE, where(flat, zero, scale))
+    vstore(found + SCALE, scale)
     vstore(found + MINIMUM, -low)
     vstore(found + INVERSE, best_inverse)
     vstore(found + LOW, best_low)

@@ -80,13 +80,12 @@ def search_signed(x, w, n, n_max, found):
 
 
 @helper
-def _squared_error(x, w, n, inverse, limit):
-    """Of the codes x * inverse, none above `limit` (a byte's 255: what llama.cpp does at first)."""
+def _squared_error(x, w, n, inverse, n_max):
+    """Of the codes x * inverse, none above n_max; n_max 0: of their low bytes, as at first in make_qp_quants."""
     total, scale = splat(0.0), splat(1.0) / inverse
     for i in range(n):
         v = vload(x + 64 * i)
-        code = nearest_int(inverse * v)
-        code = code & splat_i32(255) if limit == 255 else at_most(code, limit)
+        code = at_most(nearest_int(inverse * v), n_max) if n_max != 0 else nearest_int(inverse * v) & splat_i32(255)
         diff = v - scale * to_f32(code)
         total += vload(w + 64 * i) * diff * diff
     return total
@@ -95,7 +94,7 @@ def _squared_error(x, w, n, inverse, limit):
 @helper
 def _move_codes(x, w, n, n_max, codes, sum_xl, sum_l2):
     """Moves codes while that helps, five times over all at most; the sums that are left."""
-    byte, zero = splat_i32(255), splat(0.0)
+    zero = splat(0.0)
     for _ in range(5):
         changed = zero > zero
         for i in range(n):
@@ -108,7 +107,7 @@ def _move_codes(x, w, n, n_max, codes, sum_xl, sum_l2):
             xl += weight * v * new
             l2 += weight * new * new
             better = possible & (xl * xl * sum_l2 > sum_xl * sum_xl * l2)
-            vstore_i32(codes + 64 * i, where(better, moved & byte, code))
+            vstore_i32(codes + 64 * i, where(better, moved & splat_i32(255), code))
             sum_xl, sum_l2 = where(better, xl, sum_xl), where(better, l2, sum_l2)
             changed = changed | better
         if not any_lane(changed):
@@ -118,14 +117,16 @@ def _move_codes(x, w, n, n_max, codes, sum_xl, sum_l2):
 
 @helper
 def search_positive(x, w, n, n_max, scale_at, codes):
-    """x, w: [n][16] float32; scale_at: 16 float32; codes: int32 [n][16], of which llama.cpp keeps the low bytes."""
-    zero, byte = splat(0.0), splat_i32(255)
-    top = zero
+    """x, w: [n][16] float32; scale_at: 16 float32; codes: int32 [n][16].
+
+    llama.cpp keeps codes in bytes, which a negative value (a group almost without weight has one) makes large: so here.
+    """
+    zero = top = splat(0.0)
     for i in range(n):
         top = larger(top, vload(x + 64 * i))
     empty = top < splat(SMALLEST)
     inverse = splat(n_max) / top
-    best = _squared_error(x, w, n, inverse, 255)
+    best = _squared_error(x, w, n, inverse, 0)
     for step in range(-4, 5):
         if step == 0:
             continue
@@ -137,7 +138,7 @@ def search_positive(x, w, n, n_max, scale_at, codes):
     for i in range(n):
         v, weight = vload(x + 64 * i), vload(w + 64 * i)
         code = at_most(nearest_int(inverse * v), n_max)
-        vstore_i32(codes + 64 * i, code & byte)
+        vstore_i32(codes + 64 * i, code & splat_i32(255))
         sum_xl += weight * v * to_f32(code)
         sum_l2 += weight * to_f32(code) * to_f32(code)
     scale = _move_codes(x, w, n, n_max, codes, sum_xl, sum_l2)
