@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from llmkit.engine.attention_units import UnitSizes
 from llmkit.engine.batch import Segment
 from llmkit.engine.key_shift import KeyShift
 from llmkit.engine.memory_limit import check_room, choose_n_ctx
@@ -63,6 +64,7 @@ class Context:
         self._team = ThreadTeam(self.n_threads)
         turn = KeyShift(model, kinds, self.kv, self._team, self.n_ctx).turn if model.has_rope else None
         self.memory = Memory(self.kv, turn, can_shift=model.can_shift)
+        self._unit_sizes = _unit_sizes(model, self.n_threads)
         self._decoding = threading.RLock()
 
     def _kinds(self, n_ctx: int) -> MemoryLayout:
@@ -159,10 +161,7 @@ class Context:
     def _run_one(self, pieces: list[Piece], chains: dict[Sequence, Chain]) -> npt.NDArray[np.float32]:
         for piece in pieces:
             self.kv.append(piece.seq, piece.tokens)
-        config = self.model.config
-        queries = max_queries(config.n_head, config.n_head_kv, config.head_dim)
-        n_rows = max(1, queries * config.n_head_kv // config.n_head)
-        n_out = fill_inputs(self._inputs, pieces, self.kv, n_rows, config.n_head, self.n_threads)
+        n_out = fill_inputs(self._inputs, pieces, self.kv, self._unit_sizes)
         self._team.run(self._plan.address)
         logits: npt.NDArray[np.float32] = self._plan.logits[:n_out]
         if n_out and not _all_finite(logits):
@@ -210,3 +209,10 @@ def _all_finite(logits: npt.NDArray[np.float32]) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         sums = logits.sum(axis=1)
     return bool(np.isfinite(sums).all()) or bool(np.isfinite(logits).all())
+
+
+def _unit_sizes(model: Model, n_threads: int) -> UnitSizes:
+    config = model.config
+    queries = max_queries(config.n_head, config.n_head_kv, config.head_dim)
+    n_rows = max(1, queries * config.n_head_kv // config.n_head)
+    return UnitSizes(n_rows, config.n_head, n_threads, not any(config.windows) and config.alibi_bias == 0)

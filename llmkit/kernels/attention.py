@@ -14,6 +14,8 @@ from llmkit.kernels.attention_memory import (
     FIRST_ROW,
     FIRST_VISIBLE,
     GROUP,
+    GROUP_ROW,
+    GROUP_ROWS,
     HADAMARD,
     HEAD_DIM,
     INDEX,
@@ -23,6 +25,7 @@ from llmkit.kernels.attention_memory import (
     N_HEAD_KV,
     N_ROT_V,
     N_SPANS,
+    N_UNITS,
     NEG_INF,
     PARTIAL,
     PARTIALS,
@@ -258,7 +261,7 @@ def _attend_all(args, unit, head, base):
 
 @helper
 def _partial(args, unit, row, span, head):
-    """Where (m, l, o) of a row, span and query head lies."""
+    """Where (m, l, o) of a row of the unit's group, span and query head lies."""
     number = arg(unit, PARTIAL) + row * arg(unit, N_SPANS) + span
     return load_i64(arg(args, PARTIALS)) + 4 * (number * arg(args, N_HEAD) + head) * (2 + arg(args, V_DIM))
 
@@ -273,7 +276,8 @@ def _attend_one_span(args, unit, head, base):
     _clear(args, state)
     _attend_span(args, unit, head, base, n, arg(unit, UNIT_SPAN))
     for i in range(n):
-        out = _partial(args, unit, i // heads, arg(unit, UNIT_SPAN), head * heads + i % heads)
+        row = arg(unit, FIRST_ROW) - arg(unit, GROUP_ROW) + i // heads
+        out = _partial(args, unit, row, arg(unit, UNIT_SPAN), head * heads + i % heads)
         store_f32(out, load_f32(state + 4 * i))
         store_f32(out + 4, load_f32(state + 4 * (queries + i)))
         copy_bytes(out + 8, state + 8 * queries + 4 * i * v_dim, 4 * v_dim)
@@ -281,16 +285,16 @@ def _attend_one_span(args, unit, head, base):
 
 @helper
 def _merge_spans(args, unit, head, base):
-    """Merges the partial results of a unit's rows, span after span, into y."""
+    """Merges the partial results of the rows of a unit's group, span after span, into y."""
     v_dim, heads, total = arg(args, V_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV), state_at(args, base, 1)
-    for i in range(arg(unit, UNIT_ROWS) * heads):
+    for i in range(arg(unit, GROUP_ROWS) * heads):
         row, query_head = i // heads, head * heads + i % heads
         store_f32(total, NEG_INF)
         store_f32(total + 4, 0.0)
         for span in range(arg(unit, N_SPANS)):
             part = _partial(args, unit, row, span, query_head)
             merge(total, total + 4, total + 8, part, part + 4, part + 8, v_dim)
-        _finish(args, arg(unit, FIRST_ROW) + row, query_head, total, total + 4, total + 8)
+        _finish(args, arg(unit, GROUP_ROW) + row, query_head, total, total + 4, total + 8)
 
 
 @kernel
@@ -308,6 +312,6 @@ def attention(args, thread, _n_threads):
         else:
             _attend_one_span(args, unit, item % n_head_kv, base)
             done = arg(unit, DONE) + 8 * (item % n_head_kv)
-            if fetch_add(done, 1) == arg(unit, N_SPANS) - 1:  # the last of the spans merges them all
+            if fetch_add(done, 1) == arg(unit, N_UNITS) - 1:  # the last of the group's units merges them all
                 atomic_store(done, 0)
                 _merge_spans(args, unit, item % n_head_kv, base)

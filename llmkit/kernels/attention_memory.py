@@ -84,13 +84,42 @@ FIELDS = (
 ) = range(2, 31)
 
 # A unit of work: rows first_row .. first_row + n_rows of one sequence, the first its index-th token; span: the only
-# span to do, or -1 for all; partial: with a span, number of its first row's partial result (one a row and span, all
-# heads); done: address of int64 [n_head_kv], how many of the n_spans units with these rows are finished. positions:
+# span to do, or -1 for all. Units of single spans belong to a group: rows group_row .. group_row + group_rows, of which
+# each has n_spans spans; partial: number of the group's first partial result (one a row and span, all heads); done:
+# address of int64 [n_head_kv], how many of the group's n_units units are finished. The rows of such a unit may be of
+# several sequences, if all of them see the whole span, and it lies in the same cells for all. positions:
 # address of the int64 positions of the sequence's tokens, read where distance counts; cells of kind 0 and 1: addresses
 # of its int64 cells (block number * 32 + cell; -1: none, which no row sees).
-UNIT_FIELDS = ("first_row", "n_rows", "index", "span", "partial", "n_spans", "done", "positions", "cells_0", "cells_1")
-FIRST_ROW, UNIT_ROWS, INDEX, UNIT_SPAN, PARTIAL, N_SPANS, DONE, POSITIONS, UNIT_CELLS = range(9)
-UNIT = 10
+UNIT_FIELDS = (
+    "first_row",
+    "n_rows",
+    "index",
+    "span",
+    "partial",
+    "n_spans",
+    "done",
+    "group_row",
+    "group_rows",
+    "n_units",
+    "positions",
+    "cells_0",
+    "cells_1",
+)
+(
+    FIRST_ROW,
+    UNIT_ROWS,
+    INDEX,
+    UNIT_SPAN,
+    PARTIAL,
+    N_SPANS,
+    DONE,
+    GROUP_ROW,
+    GROUP_ROWS,
+    N_UNITS,
+    POSITIONS,
+    UNIT_CELLS,
+) = range(12)
+UNIT = 13
 
 
 def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:

@@ -102,7 +102,8 @@ class Cache:
             n_spans = (last - 1) // SPAN + 1
             spans = range(n_spans) if by_span else [-1]
             here, addresses = [row, last - first, first], [address(case.positions), 0, address(self.cells)]
-            units += [[*here, s, partial, n_spans, address(done[i]), *addresses] for s in spans]
+            group = [partial, n_spans, address(done[i]), row, last - first, n_spans]
+            units += [[*here, s, *group, *addresses] for s in spans]
             row, partial = row + last - first, partial + (last - first) * n_spans
         max_queries = -(-max(u[1] for u in units) * (case.n_head // case.n_head_kv) // 4) * 4
         scratch_bytes = attention.scratch_bytes(max_queries, case.head_dim, case.v_dim)
