@@ -1,8 +1,11 @@
 """The options that the commands over a text share; names as in llama.cpp's perplexity tool."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
+
+from llmkit.params import ContextParams
 
 TextOption = Annotated[
     str | None, typer.Option("-f", "--file", metavar="FILE", help="The text, or the tasks; - is stdin, as is a pipe.")
@@ -18,15 +21,12 @@ BatchOption = Annotated[
 N_CTX = 512
 """The tokens of a chunk when -c is not given."""
 
-BLOCK = 32
-"""Cells that a sequence takes at a time."""
-
 
 def n_together(n_batch: int, length: int) -> int:
     """Chunks of `length` tokens that are computed together."""
     return max(1, n_batch // length)
 
 
-def cells(n_seq: int, length: int) -> int:
-    """The context that n_seq sequences of `length` tokens need."""
-    return n_seq * -(-length // BLOCK) * BLOCK
+def holding(context: ContextParams, n_seq: int, length: int) -> ContextParams:
+    """`context` for n_seq sequences of up to `length` tokens each."""
+    return replace(context, n_ctx=length, n_seq_max=n_seq, kv_unified=False)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 MIN_FOR_PLOT = 3
+_N_FOR_SPEED = 128
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,11 @@ def _check(request: CompareRequest) -> None:
 
 def _open(request: CompareRequest, model: str) -> AbstractContextManager[Engine]:
     """An engine on one of the models, with room for a batch of chunks."""
-    from dataclasses import replace
-
     from llmkit.engine.timings import Timings
 
     n_seq = options.n_together(request.context.n_batch, request.n_ctx)
-    n_cells = max(options.cells(n_seq, request.n_ctx), 4 * options.BLOCK)
-    return open_engine(model, replace(request.context, n_ctx=n_cells), Timings(), needs_text=True)
+    params = options.holding(request.context, n_seq, max(request.n_ctx, _N_FOR_SPEED))
+    return open_engine(model, params, Timings(), needs_text=True)
 
 
 def _windows(request: CompareRequest, engines: list[Engine], text: str) -> "Windows":

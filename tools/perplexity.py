@@ -4,7 +4,7 @@ Owns the options and the order of things. The measures are llmkit.evaluate's; na
 """
 
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,15 +162,9 @@ def _check(request: PerplexityRequest) -> None:
     check_sizes(options.N_CTX if request.n_ctx is None else request.n_ctx, request.n_chunks, request.stride)
 
 
-def _open(
-    request: PerplexityRequest, n_seq: int, length: int, needs_text: bool = True
-) -> AbstractContextManager[Engine]:
-    """A context for n_seq sequences of `length` tokens."""
-    from dataclasses import replace
-
+def _open(request: PerplexityRequest, params: ContextParams, needs_text: bool = True) -> AbstractContextManager[Engine]:
     from llmkit.engine.timings import Timings
 
-    params = replace(request.context, n_ctx=options.cells(n_seq, length))
     return open_engine(request.model, params, Timings(), needs_text=needs_text, overrides=request.overrides)
 
 
@@ -207,7 +201,7 @@ def _measure_text(request: PerplexityRequest) -> int:
     n_ctx = options.N_CTX if request.n_ctx is None else request.n_ctx
     length = cut.strided_length(n_ctx, request.stride) if request.stride else n_ctx
     n_seq = options.n_together(request.context.n_batch, length)
-    with _open(request, n_seq, length) as engine:
+    with _open(request, options.holding(request.context, n_seq, length)) as engine:
         tokens = encode_text(_tokenizer(engine), text)
         bos = _ready(engine, length)
         if request.stride:
@@ -303,7 +297,8 @@ def _measure_divergence(request: PerplexityRequest) -> int:
     with LogitsReader(Path(request.base)) as base:
         text = None if request.file is None else decode_text(*read_source(request.file))
         n_seq = options.n_together(request.context.n_batch, base.n_ctx)
-        with _open(request, n_seq, base.n_ctx, needs_text=text is not None) as engine:
+        params = options.holding(request.context, n_seq, base.n_ctx)
+        with _open(request, params, needs_text=text is not None) as engine:
             from llmkit.evaluate.kl_divergence import base_windows
 
             tokens = None if text is None else encode_text(_tokenizer(engine), text)
@@ -345,7 +340,7 @@ def _score_tasks(request: PerplexityRequest, task: str) -> int:
     kind = read_tasks(task, request.file, request.n_tasks)
     n_ctx = options.N_CTX if request.n_ctx is None else request.n_ctx
     score = None
-    with _open(request, TASK_SEQUENCES, n_ctx) as engine:
+    with _open(request, replace(request.context, n_ctx=TASK_SEQUENCES * n_ctx)) as engine:
         _ready(engine, n_ctx)
         with Interruption() as stop, Running(task, "tasks", kind.n_tasks, 32, request.as_json) as running:
             for score in kind.scores(engine, stop):

@@ -50,7 +50,7 @@ class Context:
         if 0 < model.n_positions < self.n_ctx:
             message = f"a context of {self.n_ctx} tokens, but {model.name} knows {model.n_positions} positions"
             raise UsageError(message, f"give -c {model.n_positions} or less")
-        self.n_ubatch = min(params.n_ubatch, params.n_batch, self.n_ctx)
+        self.n_ubatch = min(params.n_ubatch, params.n_batch, n_full * self.n_ctx)
         self.n_threads = params.n_threads if params.n_threads > 0 else default_threads()
         kinds = self._kinds(self.n_ctx)
         # Each further sequence may leave a block half empty, and begin with a copy of another's half-full one.

@@ -56,6 +56,15 @@ def text(tmp_path: Path) -> str:
 # -- perplexity -------------------------------------------------------------------------------------------------------
 
 
+def test_learned_positions_bound_a_chunk_and_not_a_batch(text: str, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"n_embd": 64, "n_ff": 128, "n_ctx_train": 64, "tokenizer": "bpe"}
+    model = str(make_model(tmp_path / "m.gguf", arch="gpt2", **sizes))
+    done = [llmkit("--json", "-q", "-f", text, "-c", "64", "-b", n, model=model) for n in ("64", "2048")]
+    assert [value.returncode for value in done] == [0, 0], done[1].stderr
+    assert json.loads(done[0].stdout)["ppl"] == json.loads(done[1].stdout)["ppl"]
+    assert "positions" in refused("-f", text, "-c", "128", model=model)
+
+
 def test_the_text_may_come_from_anywhere(text: str) -> None:
     raw = samples.TEXT.encode()
     results = [
