@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-import struct
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmkit.errors import CacheError
+from llmkit.files.cache_contents import PACKED_HEADER, PACKED_MAGIC
 from llmkit.files.cache_dir import cache_root, locked
 from llmkit.models.weights import Matrix
 from llmkit.quants.pack import pack_tiles
@@ -29,8 +29,6 @@ from llmkit.quants.pack import pack_tiles
 VERSION = 1  # of the tiles' layout: raise it when any format's tile changes
 PAGE = 4096
 IN_MEMORY_BYTES = 16 << 20  # smaller models are not worth a file
-_HEADER = struct.Struct("<8sIQQ")  # magic, version, bytes of the file, matrices
-_MAGIC = b"LLMKTILE"
 _LINE = 64
 _RUN = 64  # tiles that a thread packs before it reports progress
 
@@ -104,8 +102,11 @@ def _map(path: Path, size: int, n_matrices: int) -> npt.NDArray[np.uint8] | None
     """The file, if it is whole and of this version."""
     try:
         with path.open("rb") as file:
-            header = file.read(_HEADER.size)
-            if header != _HEADER.pack(_MAGIC, VERSION, size, n_matrices) or os.fstat(file.fileno()).st_size != size:
+            header = file.read(PACKED_HEADER.size)
+            if (
+                header != PACKED_HEADER.pack(PACKED_MAGIC, VERSION, size, n_matrices)
+                or os.fstat(file.fileno()).st_size != size
+            ):
                 return None
             return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
     except (OSError, ValueError):
@@ -136,7 +137,9 @@ def _write(
             mapped = mmap.mmap(file.fileno(), size)
             data = np.frombuffer(mapped, np.uint8)
             _pack(matrices, offsets, data, n_threads, progress)
-            data[: _HEADER.size] = np.frombuffer(_HEADER.pack(_MAGIC, VERSION, size, len(matrices)), np.uint8)
+            data[: PACKED_HEADER.size] = np.frombuffer(
+                PACKED_HEADER.pack(PACKED_MAGIC, VERSION, size, len(matrices)), np.uint8
+            )
             mapped.flush()
         os.replace(temporary, path)
     except BaseException:
