@@ -17,7 +17,7 @@ from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
 from llmkit.memory.chain import CELL, POS, ROTATED, TOKEN, Chain, Columns, Part, Run
 from llmkit.memory.kinds import MemoryLayout
 from llmkit.memory.kv_layout import KvLayout
-from llmkit.memory.operations import without
+from llmkit.memory.operations import MAX_POS, without
 from llmkit.memory.sequence import Sequence
 
 _SHORT = 64  # tokens: a part that cannot grow and is shorter is copied into its successor, so that parts stay few
@@ -74,6 +74,10 @@ class KvCache:
         """ContextFullError unless so many new tokens fit into each sequence, all of them together."""
         for seq, n in n_new.items():
             total, last = seq.chain.n + n, seq.chain.pos_max + n
+            if last >= MAX_POS:
+                raise ContextFullError(
+                    f"position {last} does not exist; they end before {MAX_POS}", "begin a new sequence"
+                )
             if total > self.n_ctx:
                 message = f"{total} tokens do not fit into a context of {self.n_ctx}"
                 raise ContextFullError(message, "choose a larger context (-c) or a shorter prompt")
@@ -139,9 +143,20 @@ class KvCache:
         if not n_copied:
             seq.chain = _joined(chain, 0, rows)
             return
+        self._keep([tail.copied for tail in tails])
         self.replace(seq, _joined(chain, n_copied, rows))
         for pool, blocks in zip(self.pools, taken, strict=True):
             pool.release(np.array(blocks, np.int64))
+
+    def _keep(self, blocks: list[int]) -> None:
+        """References one block of each kind (-1: none) to the end of the batch.
+
+        A sequence that leaves a block may be put back into it. Until then nobody goes on in the block as if alone.
+        """
+        kept = [np.array([block] if block >= 0 else [], np.int64) for block in blocks]
+        for pool, numbers in zip(self.pools, kept, strict=True):
+            pool.retain(numbers)
+        self.kept.append(kept)
 
     # -- putting chains in place ----------------------------------------------------------------------------------
 

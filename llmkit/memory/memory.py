@@ -82,8 +82,10 @@ class Memory:
             return
         if source.n and not source.turned:  # so that both share what is turned
             self.settle(self._ids[src])
-            source = self._chain(src)
-        self._kv.replace(self.sequence(dst), with_copy(target, source, p0, p1, self._windows))
+        if not target.turned and find_range(target, p0, p1) != (0, target.n):
+            self.settle(self._ids[dst])  # else a cell could be in it twice, to be turned for two positions
+        chain = with_copy(self._chain(dst), self._chain(src), p0, p1, self._windows)
+        self._kv.replace(self.sequence(dst), chain)
 
     def seq_keep(self, seq_id: int) -> None:
         """Removes all other sequences."""
@@ -107,7 +109,7 @@ class Memory:
         if d < 1:
             raise UsageError(f"positions cannot be divided by {d}", "give 1 or more")
         if d > 1:
-            self._change(seq_id, p0, p1, lambda positions: positions // d)
+            self._change(seq_id, p0, p1, lambda positions: positions // min(d, MAX_POS))
 
     def _change(self, seq_id: int, p0: int, p1: int, change: Callable[[Columns], Columns]) -> None:
         chain = self._chain(seq_id)
