@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from llmkit.quantization.outputs import Output
     from llmkit.quantization.plan import Plan
 
-EXIT_TERMINATED = 143
+SIGNALS = [signal.SIGTERM] + [getattr(signal, name) for name in ("SIGHUP",) if hasattr(signal, name)]
+"""They end the program with 128 more than their number; SIGHUP comes when a terminal is closed."""
+
 SUFFIX = ".gguf"
 
 
@@ -168,12 +170,17 @@ def quantize_cli(
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """`kill`, too, shall leave nothing half written: inside, it becomes an exception, which the clean-up sees."""
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+    """`kill` and a closed terminal, too, shall leave nothing half written: inside, they become an exception, which the
+    clean-up sees. Under nohup SIGHUP stays ignored."""
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        if previous[number] != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number in SIGNALS:
+            signal.signal(number, previous[number])
 
 
 def _resplit(arguments: list[str], both: bool, request: ResplitRequest) -> None:
@@ -254,7 +261,7 @@ def quantize(request: QuantizeRequest) -> None:
         plan = make_plan(gguf, request.options, importance)
         _announce(request, plan)
         files = _write(request, gguf, plan, importance)
-        _finish(request, plan, files, time.perf_counter() - start)
+        _finish(request, plan, importance, files, time.perf_counter() - start)
 
 
 def _importance(request: QuantizeRequest) -> "Importance":
@@ -327,12 +334,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _finish(request: QuantizeRequest, plan: "Plan", files: "list[Output]", seconds: float) -> None:
+def _finish(
+    request: QuantizeRequest, plan: "Plan", importance: "Importance", files: "list[Output]", seconds: float
+) -> None:
     """The summary, or the whole as JSON."""
+    from llmkit.quantization.job import n_unweighted
+
     from . import _quantize_text as show
 
     if plan.fallbacks:
         report.warning(show.fallback_count(plan))
+    unmatched = n_unweighted(plan, importance)
+    if unmatched:
+        report.warning(f"{unmatched} tensor(s) are not in the importance matrix, and quantised without; -v names them")
     needs = [tensor for tensor in plan.tensors if tensor.changes and tensor.needs_imatrix]
     if request.dry_run and needs and request.imatrix is None:
         report.warning(

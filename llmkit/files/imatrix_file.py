@@ -4,7 +4,9 @@ Owns the two layouts and the refusal of what is no sound file. Knows nothing abo
 which tensors a model has. Layouts: llama.cpp b11434, tools/imatrix and common/imatrix-loader.
 """
 
+import mmap
 import os
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +60,9 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     """
     path = Path(path)
     try:
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            what = "a directory" if path.is_dir() else "a device or a pipe"
+            raise ImatrixError(f"{shown(path, 300)}: is {what}, not a file", "Give the path of an importance matrix.")
         with open(path, "rb") as file:
             is_gguf = file.read(len(MAGIC)) == MAGIC
     except FileNotFoundError:
@@ -97,8 +102,11 @@ def _gguf_entry(gguf: GgufFile, name: str) -> ImatrixEntry:
 
 def _read_legacy(path: Path) -> Imatrix:
     """i32 count; each: i32 length, name, i32 calls, i32 n, n x f32; then maybe i32 chunks, i32 length, data set."""
-    cursor = Cursor(memoryview(path.read_bytes()), shown(path, 300))
-    n_entries = _i32(cursor, "the number of entries") if cursor.n_left >= 4 else 0
+    if path.stat().st_size < 4:
+        raise _no_imatrix(shown(path, 300), "it has no entries")
+    with open(path, "rb") as file:  # mapped: a large file of another kind must not be read whole to be refused
+        cursor = Cursor(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), shown(path, 300))
+    n_entries = _i32(cursor, "the number of entries")
     if n_entries < 1:
         raise _no_imatrix(cursor.place, "it has no entries")
     entries: dict[str, ImatrixEntry] = {}

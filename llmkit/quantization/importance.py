@@ -50,7 +50,8 @@ class Importance:
 def load_importance(path: str, include: Sequence[str], exclude: Sequence[str]) -> tuple[Importance, Imatrix]:
     """Read a file and keep the entries whose names hold one of `include` (all, if empty) and none of `exclude`.
 
-    Raises ImatrixError for a value that is not finite, and what `read_imatrix` raises.
+    Raises ImatrixError for a value that is not finite or below 0, which no mean of squares is, and what `read_imatrix`
+    raises.
     """
     imatrix = read_imatrix(path)
     names = [name for name in imatrix.entries if not any(part in name for part in exclude)]
@@ -58,9 +59,10 @@ def load_importance(path: str, include: Sequence[str], exclude: Sequence[str]) -
         names = [name for name in names if any(part in name for part in include)]
     weights = {name: _weights(imatrix.entries[name], imatrix.is_legacy) for name in names}
     for name, values in weights.items():
-        if not np.isfinite(values).all():
+        if not (np.isfinite(values) & (values >= 0)).all():
+            what = "negative values" if np.isfinite(values).all() else "NaN or infinity"
             raise ImatrixError(
-                f"{shown(path, 300)}: the importance matrix holds NaN or infinity for {shown(name)}", "Make it again."
+                f"{shown(path, 300)}: the importance matrix holds {what} for {shown(name)}", "Make it again."
             )
     return Importance(weights, _metadata(path, imatrix, len(weights)) if weights else {}), imatrix
 

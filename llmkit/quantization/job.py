@@ -24,6 +24,7 @@ from .importance import Importance
 from .options import ggml_name
 from .outputs import Output
 from .plan import Plan, TensorPlan
+from .tensor_names import TOKEN_EMBDS
 
 CHUNK_VALUES = 1 << 17
 """What a thread takes at a time: its float32 values stay in the processor's cache."""
@@ -60,6 +61,20 @@ def check_job(plan: Plan, importance: Importance) -> None:
                 f"requantizing from type {ggml_name(source.id)} is disabled: tensor {shown(tensor.name)}",
                 "Start from an F16, BF16 or F32 file, or accept the loss with --allow-requantize.",
             )
+
+
+def n_unweighted(plan: Plan, importance: Importance) -> int:
+    """How many tensors are quantised without weights though there is an importance matrix; embeddings and output, which
+    it seldom holds, are not counted, nor what becomes floats."""
+    if not importance:
+        return 0
+    return sum(
+        tensor.changes
+        and GGML_TYPES[tensor.type].block_size > 1
+        and tensor.info.name not in (*TOKEN_EMBDS, "output.weight")
+        and importance.of(tensor.info) is None
+        for tensor in plan.tensors
+    )
 
 
 class Job:

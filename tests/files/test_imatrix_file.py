@@ -115,3 +115,10 @@ def test_not_there(tmp_path: Path) -> None:
         read_imatrix(tmp_path / "no")
     with pytest.raises(ImatrixError):
         read_imatrix(tmp_path)
+
+
+def test_no_regular_file(tmp_path: Path) -> None:
+    """A device is refused before it is read: one may never end."""
+    for path, what in ((Path("/dev/null"), "a device or a pipe"), (tmp_path, "a directory")):
+        with pytest.raises(ImatrixError, match=f"is {what}, not a file"):
+            read_imatrix(path)

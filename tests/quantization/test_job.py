@@ -142,7 +142,7 @@ def test_no_room(tmp_path: Path) -> None:
     assert left_in(tmp_path) == {"in.gguf", "out.gguf"}
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_interrupted(tmp_path: Path, number: int, expected: int) -> None:
     source = write_one(tmp_path / "in.gguf", np.zeros((2000, 32 * 1024), np.float32) + np.float32(0.5))
     (tmp_path / "out.gguf").write_bytes(b"old")
@@ -178,13 +178,24 @@ def _with_importance(tmp_path: Path, sums: np.ndarray, type: str = "Q8_0") -> tu
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_importance_of_another_model(tmp_path: Path) -> None:
+    """Where no name matches, the tensors are quantised without, and a warning counts them."""
+    source = write_one(tmp_path / "in.gguf", good(8, 256))
+    entry = ImatrixEntry(np.ones((1, 256), np.float32), np.ones(1, np.float32))
+    warning = "1 tensor(s) are not in the importance matrix"
+    for name in ("blk.9.attn_v.weight", NAME):
+        write_imatrix(tmp_path / "i.gguf", Imatrix({name: entry}, ["x"], 1, 512))
+        arguments = ("--imatrix", str(tmp_path / "i.gguf"), str(source), str(tmp_path / "o.gguf"), "Q4_0")
+        assert (warning in run_llmkit("quantize", *arguments).stderr) == (name != NAME)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
 def test_importance_that_is_no_number(tmp_path: Path, bad: float) -> None:
     sums = np.ones((1, 256))
     sums[0, 7] = bad
     code, err = _with_importance(tmp_path, sums)
     assert code == 1
-    assert "NaN or infinity" in err
+    assert ("negative values" if bad == -1 else "NaN or infinity") in err
     assert NAME in err
 
 
