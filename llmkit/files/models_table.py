@@ -132,8 +132,8 @@ def named_model(name: str) -> NamedModel:
 
 
 def resolve_model(name_or_path: str | None) -> Path:
-    """The model file that `-m` means: a name of the table, else a path; without it LLMKIT_MODEL, else the default
-    model.
+    """The model file that `-m` means: a name of the table, an address that was pulled, else a path; without it
+    LLMKIT_MODEL, else the default model.
 
     ModelNotFoundError names the command that fetches the model when it was not pulled yet. Whether a file is a model is
     not looked at.
@@ -141,6 +141,8 @@ def resolve_model(name_or_path: str | None) -> Path:
     chosen = name_or_path or os.environ.get("LLMKIT_MODEL") or DEFAULT_MODEL
     if chosen in MODELS:
         return _pulled(MODELS[chosen])
+    if chosen.startswith(("http://", "https://")):
+        return _pulled_from(chosen)
     path = Path(chosen).expanduser()
     if path.exists():
         return path
@@ -157,3 +159,12 @@ def _pulled(model: NamedModel) -> Path:
     raise ModelNotFoundError(
         f"the model {model.name} ({size}, {model.licence}) has not been fetched yet", f"run `llmkit pull {model.name}`"
     )
+
+
+def _pulled_from(address: str) -> Path:
+    from llmkit.files.url_source import url_path
+
+    path = url_path(address)
+    if path.exists():
+        return path
+    raise ModelNotFoundError(f"the model {address} has not been fetched yet", f"run `llmkit pull {address}`")
