@@ -7,12 +7,14 @@ chain shows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.errors import ContextFullError, UsageError
+from llmkit.errors import ContextFullError, LlmkitError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
 from llmkit.memory.chain import CELL, POS, ROTATED, TOKEN, Chain, Columns, Part, Run
 from llmkit.memory.kinds import MemoryLayout
@@ -180,8 +182,20 @@ class KvCache:
             if seq.n_tokens:
                 raise UsageError("the sequence belongs to another context", "free it there")
             return
-        self.truncate(seq, 0)
+        with self.counted():
+            self.truncate(seq, 0)
         self.sequences.discard(seq)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Around a change: should it be interrupted (Ctrl-C), the references are counted anew."""
+        try:
+            yield
+        except LlmkitError:
+            raise
+        except BaseException:
+            self.recount()
+            raise
 
     def recount(self) -> None:
         """Counts the references anew from the sequences: an interruption may have left a change half done."""

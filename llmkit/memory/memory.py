@@ -51,7 +51,13 @@ class Memory:
 
     def settle(self, seq: Sequence) -> None:
         """Turns keys whose positions have changed; ContextFullError, and nothing changed, without room for copies."""
-        settle(self._kv, seq, self._turn)
+        if not seq.chain.turned:
+            with self._kv.counted():
+                settle(self._kv, seq, self._turn)
+
+    def _replace(self, seq: Sequence, chain: Chain) -> None:
+        with self._kv.counted():
+            self._kv.replace(seq, chain)
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -69,7 +75,7 @@ class Memory:
             return False
         for seq, chain in zip(found, chains, strict=True):
             if chain.n != seq.chain.n:
-                self._kv.replace(seq, chain)
+                self._replace(seq, chain)
         return True
 
     def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
@@ -85,14 +91,14 @@ class Memory:
         if not target.turned and find_range(target, p0, p1) != (0, target.n):
             self.settle(self._ids[dst])  # else a cell could be in it twice, to be turned for two positions
         chain = with_copy(self._chain(dst), self._chain(src), p0, p1, self._windows)
-        self._kv.replace(self.sequence(dst), chain)
+        self._replace(self.sequence(dst), chain)
 
     def seq_keep(self, seq_id: int) -> None:
         """Removes all other sequences."""
         self._chain(seq_id)
         for seq in list(self._kv.sequences):
             if seq is not self._ids.get(seq_id):
-                self._kv.truncate(seq, 0)
+                self._replace(seq, without(seq.chain, 0, seq.chain.n, self._windows))
 
     def seq_add(self, seq_id: int, p0: int, p1: int, delta: int) -> None:
         """Adds delta to the positions in [p0, p1); tokens whose position falls below 0 are removed.
@@ -116,12 +122,12 @@ class Memory:
         if not self.can_shift:
             raise UnsupportedError("this model's keys cannot be turned to other positions", "remove tokens instead")
         if chain.n:
-            self._kv.replace(self._ids[seq_id], with_positions(chain, p0, p1, change, self._windows))
+            self._replace(self._ids[seq_id], with_positions(chain, p0, p1, change, self._windows))
 
     def clear(self) -> None:
         """Removes all tokens of all sequences; the peak of what was used is counted anew."""
         for seq in self._kv.sequences:
-            self._kv.truncate(seq, 0)
+            self._replace(seq, without(seq.chain, 0, seq.chain.n, self._windows))
         for pool in self._kv.pools:
             pool.n_peak = pool.n_used
 

@@ -1,6 +1,7 @@
 """Cells that several sequences lie in: nobody's batch or shift may change what another holds, or goes back to."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from llmkit.engine.context import Context  # noqa: E402
 from llmkit.errors import ContextFullError, NumericsError  # noqa: E402
 from llmkit.memory.operations import MAX_POS  # noqa: E402
 from llmkit.params import ContextParams  # noqa: E402
+from tests.engine.interrupts import Interrupter  # noqa: E402
 
 N_VOCAB = 128
 IDS = runs.random_ids(60, N_VOCAB, seed=1)
@@ -94,3 +96,39 @@ def test_positions_end(ctx: Context) -> None:
         decode(ctx, 0, [1])
     ctx.memory.seq_div(0, -1, -1, 1 << 70)
     assert ctx.memory.seq_pos_max(0) == 0
+
+
+CHANGES: dict[str, Callable[[Context], object]] = {
+    "cp": lambda ctx: ctx.memory.seq_cp(0, 1),
+    "rm": lambda ctx: ctx.memory.seq_rm(1, 20),
+    "add": lambda ctx: ctx.memory.seq_add(1, -1, -1, 5),
+    "settle": lambda ctx: ctx.memory.settle(ctx.memory.sequence(2)),
+    "keep": lambda ctx: ctx.memory.seq_keep(0),
+    "clear": lambda ctx: ctx.memory.clear(),
+    "free": lambda ctx: ctx.free_sequence(ctx.memory.sequence(1)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_interrupted_operation_leaks_no_block(ctx: Context, name: str) -> None:
+    """Before every step of the memory's code, until the operation is through."""
+    decode(ctx, 0, IDS[:33])
+    interrupted, n = True, 0
+    while interrupted:
+        decode(ctx, 0, IDS[: 33 - ctx.memory.sequence(0).n_tokens])
+        for seq_id in (1, 2):
+            ctx.memory.seq_rm(seq_id)
+            ctx.memory.seq_cp(0, seq_id)
+        decode(ctx, 1, [1, 2])
+        ctx.memory.seq_add(2, 10, -1, 3)
+        n += 1
+        sys.settrace(Interrupter(n, ("kv_cache.py", "block_pool.py", "shifts.py")))
+        try:
+            CHANGES[name](ctx)
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert all_blocks_are_counted(ctx), f"interrupted before step {n}"
+    assert n > 50
