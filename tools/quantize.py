@@ -143,6 +143,10 @@ def quantize_cli(
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
     if split or merge:
+        flags = (allow_requantize, leave_output_tensor, pure, keep_split, strict, max_buffer_size != 8192)
+        names = (imatrix, include_weights, exclude_weights, output_tensor_type, token_embedding_type)
+        if any((*flags, *names, tensor_type, tensor_type_file, prune_layers, override_kv)):
+            raise UsageError("--split and --merge leave the tensors as they are", "Give no options of quantising.")
         limits = (split_max_tensors, split_max_size, no_tensor_first_split)
         resplitting = ResplitRequest(Path(), Path(), merge, *limits, delete_splits, dry_run, as_json)
         with _terminable():

@@ -11,6 +11,7 @@ from ..errors import QuantizeError
 from ..files.ggml_types import GGML_TYPES, TYPE_IDS
 from ..files.gguf_cursor import shown
 from ..files.gguf_tensors import TensorInfo
+from ..quants.quantize.registry import NEEDS_IMPORTANCE
 from . import mixture
 from .file_types import FLOATS, rule_name
 from .mixture import Case, Facts, decide
@@ -60,9 +61,9 @@ class Chooser:
         by_hand = next((rule.type for rule in options.tensor_rules if rule.pattern.search(name)), None)
         named_table = name == TOKEN_EMBDS[1] and by_hand is not None
         if options.embedding_type and part == TOKEN_EMBD and not named_table:
-            return Choice(options.embedding_type)
+            return Choice(_fitting(name, info.shape[0], options.embedding_type))
         if options.output_type and part == OUTPUT:
-            return Choice(options.output_type)
+            return Choice(_fitting(name, info.shape[0], options.output_type))
         if default in FLOATS:
             return Choice(default)
         if by_hand is not None:
@@ -131,8 +132,18 @@ def fit(name: str, n_columns: int, wanted: str) -> str:
     return second if fits(second) else "F16"
 
 
+def _fitting(name: str, n_columns: int, type: str) -> str:
+    """A type with an option of its own, which falls back to no other: QuantizeError where it does not fit."""
+    if n_columns % GGML_TYPES[TYPE_IDS[type]].block_size:
+        raise QuantizeError(
+            f"tensor {shown(name)}: its rows of {n_columns} do not fit {ggml_name(TYPE_IDS[type])}",
+            "Choose another --token-embedding-type or --output-tensor-type, or leave it out.",
+        )
+    return type
+
+
 def needs_imatrix(name: str, type: str, file_type: str) -> bool:
-    """Whether a tensor of this type is garbage without weights of importance."""
+    """Whether a tensor of this type is garbage without weights of importance, or cannot be made at all."""
     if name in TOKEN_EMBDS or name == "output.weight":
-        return False
+        return type in NEEDS_IMPORTANCE
     return type in NEED_IMATRIX or (type == "Q2_K" and file_type == "Q2_K_S")

@@ -76,6 +76,10 @@ def test_names(model: Path, tmp_path: Path) -> None:
         (("m.gguf", "o.gguf", "Q8_0", "1", "2"), "too many arguments"),
         (("--include-weights", "a", "--exclude-weights", "b", "m.gguf", "o.gguf", "Q8_0"), "exclude each other"),
         (("--include-weights", "a", "m.gguf", "o.gguf", "Q8_0"), "--imatrix"),
+        (("--token-embedding-type", "q4_K", "m.gguf", "o.gguf", "Q8_0"), "rows of 96 do not fit q4_K"),
+        (("--output-tensor-type", "iq2_xs", "m.gguf", "o.gguf", "F16"), "rows of 96 do not fit iq2_xs"),
+        (("--split", "--pure", "m.gguf", "o"), "leave the tensors as they are"),
+        (("--merge", "--tensor-type", "a=f16", "m.gguf", "o"), "leave the tensors as they are"),
         (("--max-buffer-size", "0", "m.gguf", "o.gguf", "Q8_0"), "--max-buffer-size"),
         (("--split-max-size", "1G", "m.gguf", "o.gguf", "Q8_0"), "--split"),
         (("--imatrix", "m.gguf", "m.gguf", "o.gguf", "Q8_0"), "is no importance matrix"),
@@ -100,3 +104,13 @@ def test_strict(model: Path, tmp_path: Path) -> None:
     assert "7 of 12 tensor(s) required fallback quantization" in done.stderr
     assert os.listdir(tmp_path) == ["m.gguf"]
     assert run_llmkit("quantize", "--strict", str(model), str(tmp_path / "o.gguf"), "Q8_0").returncode == 0
+
+
+def test_embeddings_that_cannot_be_made_without_importance(tmp_path: Path) -> None:
+    """Refused before a byte is written, by the tensor's name; a dry run warns."""
+    model = make_model(tmp_path / "m.gguf", TinyModel(n_layer=1, n_embd=256, n_ff=256))
+    arguments = ("--token-embedding-type", "iq2_xs", str(model), str(tmp_path / "o.gguf"), "Q8_0")
+    done = run_llmkit("quantize", *arguments)
+    assert done.returncode == 1
+    assert "requires an importance matrix: tensor 'token_embd.weight', of type iq2_xs" in done.stderr
+    assert "will require an imatrix" in run_llmkit("quantize", "--dry-run", *arguments).stderr
