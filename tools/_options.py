@@ -13,6 +13,16 @@ from llmkit.params import KV_TYPES
 ModelOption = Annotated[
     str | None, typer.Option("-m", "--model", metavar="PATH|NAME", help="A model file, or the name of a pulled model.")
 ]
+HubOption = Annotated[
+    str | None,
+    typer.Option(
+        "-hf",
+        "-hfr",
+        "--hf-repo",
+        metavar="USER/REPO[:QUANT]",
+        help="A model of the Hugging Face hub that `llmkit pull hf:USER/REPO[:QUANT]` fetched.",
+    ),
+]
 OverrideOption = Annotated[
     list[str] | None,
     typer.Option(

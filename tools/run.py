@@ -47,6 +47,7 @@ class Request:
 def run_cli(
     *,
     model: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     prompt: options.PromptOption = None,
     file: options.FileOption = None,
     ids: options.IdsOption = None,
@@ -72,6 +73,10 @@ def run_cli(
     """Complete a prompt given by -p, by -f, or through a pipe; the text streams to stdout, timings go to stderr."""
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
+    if hf_repo is not None:
+        if model is not None:
+            raise UsageError("there are two models, from -m and from -hf", "Give one of them.")
+        model = "hf:" + hf_repo.removeprefix("hf:")
     report.set_level(quiet=quiet, verbose=verbose)
     context = ContextParams(
         n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False, swa_full=swa_full

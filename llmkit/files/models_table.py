@@ -141,7 +141,7 @@ def resolve_model(name_or_path: str | None) -> Path:
     chosen = name_or_path or os.environ.get("LLMKIT_MODEL") or DEFAULT_MODEL
     if chosen in MODELS:
         return _pulled(MODELS[chosen])
-    if chosen.startswith(("http://", "https://")):
+    if chosen.startswith(("http://", "https://", "hf:")):
         return _pulled_from(chosen)
     path = Path(chosen).expanduser()
     if path.exists():
@@ -162,8 +162,11 @@ def _pulled(model: NamedModel) -> Path:
 
 
 def _pulled_from(address: str) -> Path:
+    from llmkit.files.hub import hub_model, is_hub, pulled_path
     from llmkit.files.url_source import url_path
 
+    if is_hub(address):
+        return pulled_path(hub_model(address))
     path = url_path(address)
     if path.exists():
         return path
