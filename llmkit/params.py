@@ -167,7 +167,7 @@ class ContextParams:
     swa_full: bool = False
 
     def __post_init__(self) -> None:
-        check_range("n_seq_max", self.n_seq_max, 1, MAX_SEQUENCES, "so many sequences are held at once")
+        check_range("n_seq_max", self.n_seq_max, 1, MAX_SEQUENCES, "so many sequences are held at once (-np)")
         check_range("n_ctx", self.n_ctx, 0, None, "0 takes what the model was trained for, or what memory allows")
         check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
         check_range("n_ubatch", self.n_ubatch, 1, None, "so many tokens go through the model in one pass")

@@ -76,6 +76,12 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+def need_folder_of(path: Path) -> None:
+    """OutputError, before hours of a sweep, where its plot could not be written after."""
+    if not path.parent.is_dir():
+        raise OutputError(f"the plot cannot be written to {path}: there is no folder {path.parent}", "make it first")
+
+
 def plot_sweep(attempts: list[Attempt], title: str, path: Path) -> None:
     """Length against depth, a square each: green where the key was found. OutputError if the file cannot be written."""
     from matplotlib.figure import Figure

@@ -149,7 +149,7 @@ def _tasks(request: PasskeyRequest) -> "list[PasskeyTask]":
     from llmkit.evaluate.passkey import choose_task
 
     from ._compare_text import need_plot_library
-    from ._passkey_sweep import sweep_lengths, sweep_tasks
+    from ._passkey_sweep import need_folder_of, sweep_lengths, sweep_tasks
 
     if not -1 <= request.seed <= MAX_SEED:
         raise UsageError(f"--seed is {request.seed}; from -1 to {MAX_SEED} is expected")
@@ -165,6 +165,7 @@ def _tasks(request: PasskeyRequest) -> "list[PasskeyTask]":
         raise UsageError("--pos is one place, and --sweep tries several", "Give one of them.")
     if request.plot is not None:
         need_plot_library()
+        need_folder_of(Path(request.plot))
     return sweep_tasks(sweep_lengths(numbers), seed)
 
 
