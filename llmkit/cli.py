@@ -51,6 +51,7 @@ COMMANDS: dict[str, Command] = {
         Command("compare", "llmkit.tools.compare", "compare_cli", "Compare models over a text: size, quality, speed."),
         Command("inspect", "llmkit.tools.inspect", "inspect_cli", "Show what is in a model file, and whether it runs."),
         Command("quantize", "llmkit.tools.quantize", "quantize_cli", "Make a model file smaller; split or join files."),
+        Command("imatrix", "llmkit.tools.imatrix", "imatrix_cli", "Collect an importance matrix for quantize."),
         Command("pull", "llmkit.tools.pull", "pull_cli", "Fetch a named model, or list or remove the fetched ones."),
         Command("cache", "llmkit.tools.cache", "cache_cli", "Show what llmkit keeps for you, and make room."),
     )

@@ -17,6 +17,7 @@ from llmkit.params import ContextParams
 if TYPE_CHECKING:
     from llmkit.engine.context import Context
     from llmkit.engine.timings import Timings
+    from llmkit.models.input_squares import InputSquares
     from llmkit.models.model import Model
     from llmkit.tokenizer import Tokenizer
 
@@ -39,11 +40,12 @@ def open_engine(
     needs_text: bool,
     overrides: Sequence[str] = (),
     fit: "Callable[[Model, Tokenizer | None], ContextParams] | None" = None,
+    collector: "InputSquares | None" = None,
 ) -> "Iterator[Engine]":
     """The model that `-m` means, ready to decode; it is closed at the end.
 
     overrides: `--override-kv`'s texts. fit: gives the context's parameters where they depend on the model or on how
-    it reads a text; `params` counts until then.
+    it reads a text; `params` counts until then. collector: what sums up the inputs of matrices.
 
     Counts importing the engine, which loads its compiled kernels, as `kernels`, and the rest as `load`. A tokenizer
     that does not work is an error if the command needs texts, else None.
@@ -71,7 +73,7 @@ def open_engine(
     tokenizer = _tokenizer(model, needs_text)
     if fit is not None:
         params = fit(model, tokenizer)
-    with Context(model, params) as ctx:
+    with Context(model, params, collector) as ctx:
         timings.load_s = time.perf_counter() - began
         _tell(model, ctx, params)
         yield Engine(model, tokenizer, ctx)

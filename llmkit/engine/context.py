@@ -25,6 +25,7 @@ from llmkit.memory.memory import Memory
 from llmkit.memory.sequence import Sequence
 from llmkit.memory.sliding_window import drop_kept, slide
 from llmkit.models.graph import max_queries
+from llmkit.models.input_squares import InputSquares
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.model import Model
 from llmkit.models.plan import Plan
@@ -35,10 +36,12 @@ class Context:
     """Decodes batches of token runs for any number of sequences over `n_ctx` cells.
 
     `kv` is the memory, `memory` the operations on its sequences by id; `n_ctx` and `n_threads` are what was resolved,
-    `n_ctx_reason` says in words where n_ctx comes from.
+    `n_ctx_reason` says in words where n_ctx comes from. A collector sums up what each matrix is multiplied with.
     """
 
-    def __init__(self, model: Model, params: ContextParams | None = None) -> None:
+    def __init__(
+        self, model: Model, params: ContextParams | None = None, collector: InputSquares | None = None
+    ) -> None:
         self.model, self.params = model, params or ContextParams()
         params = self.params
         layout = model.layout(params.type_k, params.type_v)
@@ -58,7 +61,7 @@ class Context:
         self.kv = KvCache(kinds, self.n_ctx, model.n_positions, n_cells)
         self._inputs = PlanInputs(-(-self.n_ubatch // 8) * 8)
         addresses = [pool.addresses.ctypes.data for pool in self.kv.pools]
-        graph, logits = model.build(self._inputs, kinds, addresses, self.n_ctx)
+        graph, logits = model.build(self._inputs, kinds, addresses, self.n_ctx, collector)
         self._plan = Plan(graph, logits, self._inputs.n_rows_max, self.n_threads)
         self._out = np.empty((0, model.config.n_vocab), np.float32)
         self._team = ThreadTeam(self.n_threads)

@@ -30,6 +30,6 @@ def decode_text(raw: bytes, place: str) -> str:
     return text
 
 
-def encode_text(tokenizer: Encoder, text: str) -> NDArray[np.int32]:
+def encode_text(tokenizer: Encoder, text: str, parse_special: bool = False) -> NDArray[np.int32]:
     """Token ids, int32 [n], with what the model adds at the beginning."""
-    return np.array(tokenizer.encode(text, add_special=True, parse_special=False), np.int32)
+    return np.array(tokenizer.encode(text, add_special=True, parse_special=parse_special), np.int32)

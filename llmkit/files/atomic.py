@@ -52,6 +52,18 @@ def finished_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
+def check_can_write(path: str | os.PathLike[str]) -> None:
+    """OutputError where `finished_file` could not put a file: to be asked before long work."""
+    real, place = Path(os.path.realpath(path)), shown(path, 300)
+    try:
+        _check_replaceable(real, place)
+    except OSError as error:
+        raise OutputError(f"{place}: cannot be written: {error.strerror}", "Check the path.") from error
+    if not real.parent.is_dir() or not os.access(real.parent, os.W_OK | os.X_OK):
+        reason = "may not be written to" if real.parent.is_dir() else "is no directory"
+        raise OutputError(f"{place}: cannot be written: {shown(real.parent, 300)} {reason}", "Give another name.")
+
+
 def _check_replaceable(path: Path, place: str) -> None:
     """OutputError unless nothing is at `path`, or a regular file that somebody may write."""
     try:

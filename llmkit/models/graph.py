@@ -17,6 +17,7 @@ from llmkit.kernels import matmul_experts as me
 from llmkit.kernels.kv_types.registry import hadamard_address, kv_type
 from llmkit.memory.kinds import MemoryLayout
 from llmkit.memory.kv_layout import KvLayout
+from llmkit.models.input_squares import InputSquares
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.values import Op, Slots, Value, row_stride
 from llmkit.models.weights import Matrix
@@ -39,6 +40,7 @@ class Graph:
     block_addresses: list[int]
     ops: list[Op] = field(default_factory=list)
     kv: Value = field(default_factory=lambda: Value("kv", 0, 0))
+    collector: InputSquares | None = None
     _quantized: dict[tuple[Value, int], Value] = field(default_factory=dict)
 
     def _add(
@@ -172,8 +174,21 @@ class Graph:
         self._quantized[x, kind] = out
         return out
 
+    def column_squares(self, x: Value, sums: int, counts: int) -> None:
+        """Adds the squares of x's columns, and the rows they are of: addresses as kernels.column_squares has them."""
+        from llmkit.kernels import column_squares as squares  # compiled for those who collect
+
+        done, slots = Value("squares", 0, 0, rows=x.rows), x.rows if isinstance(x.rows, Slots) else None
+        self._add(
+            "column_squares", squares.column_squares, squares.FIELDS, [x], [done],
+            x=x, x_stride=x.stride, n_cols=x.n_cols, sums=sums, counts=counts, slots=slots or 0,
+            n_expert=slots.n_expert if slots else 1,
+        )  # fmt: skip
+
     def matmul(self, x: Value, w: Matrix, *, bias: int = 0, into: Value | None = None) -> Value:
         """W x + bias; added to `into` where that is given."""
+        if self.collector:
+            self.collector.add_to(self, x, w)
         out = into or self._value(w.name, w.n_rows, x.rows)
         activations = self._activations(x, w.type.activation)
         n_blocks = w.n_cols // w.type.tile_block
@@ -228,6 +243,8 @@ class Graph:
         """Each slot's row through its expert's part of w, times its scale, plus its bias."""
         slots = x.rows
         assert isinstance(slots, Slots)
+        if self.collector:
+            self.collector.add_to(self, x, w)
         n_rows = w.n_rows // slots.n_expert
         out, activations = self._value(w.name, n_rows, slots), self._activations(x, w.type.activation)
         n_blocks = w.n_cols // w.type.tile_block

@@ -15,6 +15,7 @@ from llmkit.models.config import Config, read_config
 from llmkit.models.family import Family
 from llmkit.models.fingerprint import fingerprint, overridden_fingerprint
 from llmkit.models.graph import Graph
+from llmkit.models.input_squares import InputSquares
 from llmkit.models.inputs import PlanInputs
 from llmkit.models.key_shift import build_key_shift
 from llmkit.models.packed import PackedWeights, Progress, load_packed
@@ -75,10 +76,15 @@ class Model:
         return self.config.n_rot > 0 and any(self.config.has_rope)
 
     def build(
-        self, inputs: PlanInputs, memory: MemoryLayout, block_addresses: list[int], n_ctx: int = 0
+        self,
+        inputs: PlanInputs,
+        memory: MemoryLayout,
+        block_addresses: list[int],
+        n_ctx: int = 0,
+        collector: InputSquares | None = None,
     ) -> tuple[Graph, Value]:
         """The forward pass as a graph, and its logits. n_ctx: the context's size."""
-        graph = Graph(inputs, memory, block_addresses)
+        graph = Graph(inputs, memory, block_addresses, collector=collector)
         return graph, Transformer(graph, self._family, self.config, self.weights, n_ctx).build()
 
     def build_key_shift(
