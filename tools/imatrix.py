@@ -218,7 +218,7 @@ def _collect(request: ImatrixRequest, base: "list[Imatrix]") -> int:
     raw, place = read_source(request.file)
     text = decode_text(raw, place)
     n_seq = options.n_together(min(request.context.n_batch, request.context.n_ubatch), request.n_ctx)
-    params = replace(request.context, n_ctx=options.cells(n_seq, request.n_ctx))
+    params = options.holding(request.context, n_seq, request.n_ctx)
     collector = InputSquares(request.process_output)
     with open_engine(
         request.model, params, Timings(), needs_text=True, overrides=request.overrides, collector=collector
