@@ -114,21 +114,22 @@ def test_foreign_and_damaged_entries_are_shown_and_left(temp_cache: Path, tmp_pa
 
 
 def test_the_bounds_of_prune(temp_cache: Path) -> None:
-    """The oldest go first, and no more of them than needed; models only when they are named."""
-    for n in range(4):
-        kernels(temp_cache, f"{n:016x}", (10 - n) * DAY)
+    """The longest unused go first, and no more of them than needed; models only when they are named."""
+    names = [16 * digit for digit in "3102"]  # in the order of their age, which is not that of their names
+    for n, name in enumerate(names):
+        kernels(temp_cache, name, (10 - n) * DAY)
     model = put(temp_cache / "models" / "m" / "m.gguf", bytes(5000), 99 * DAY)
     os.utime(model.parent, (1, 1))
-    assert removed("prune", "--older-than", "8.5d", "--dry-run") == [f"{n:016x}" for n in (0, 1)]
-    assert removed("prune", "--max-size", "3KB", "--dry-run") == [f"{0:016x}"]
-    assert removed("prune", "--max-size", "2999", "--dry-run") == [f"{n:016x}" for n in (0, 1)]
+    assert removed("prune", "--older-than", "8.5d", "--dry-run") == names[:2]
+    assert removed("prune", "--max-size", "3KB", "--dry-run") == names[:1]
+    assert removed("prune", "--max-size", "2999", "--dry-run") == names[:2]
     assert removed("prune", "models", "--max-size", "5k", "--dry-run") == []
     assert removed("prune", "models", "--older-than", "1w", "--dry-run") == ["m"]
     assert len(listed()) == 5
-    assert removed("prune", "--older-than", "8.5d", "--max-size", "1K") == [f"{n:016x}" for n in (0, 1, 2)]
-    assert set(listed()) == {f"{3:016x}", "m"}
+    assert removed("prune", "--older-than", "8.5d", "--max-size", "1K") == names[:3]
+    assert set(listed()) == {names[3], "m"}
     assert removed("prune") == []
-    assert removed("clear") == [f"{3:016x}"]
+    assert removed("clear") == names[3:]
     assert removed("clear", "models") == ["m"]
     assert list((temp_cache / "models").iterdir()) == list((temp_cache / "kernels").iterdir()) == []
 
