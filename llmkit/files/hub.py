@@ -2,8 +2,8 @@
 
 The list of a repository's files comes through huggingface_hub, which knows HF_ENDPOINT, HF_TOKEN and the user's login;
 the files themselves through http_fetch.py, because huggingface_hub begins anew after a kill. The choice is that of
-llama.cpp's -hf: the file whose name holds QUANT before a dot or dash, by default Q4_K_M, else the first one. Without a
-network the same choice is made among the files that were pulled.
+llama.cpp's -hf: the file whose name holds QUANT before a dot or dash, by default Q4_K_M, else Q8_0, else the
+first one. Without a network the same choice is made among the files that were pulled.
 """
 
 import os
@@ -18,7 +18,8 @@ from llmkit.files.http_fetch import Source
 from llmkit.files.staged_pull import place_of
 
 PREFIX = "hf:"
-DEFAULT_QUANT = "Q4_K_M"
+DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
+_NO_MODELS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # in the names of what goes with a model
 _ADDRESS = re.compile(r"hf:(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?::(?P<quant>[\w.-]+))?")
 
 
@@ -88,8 +89,9 @@ def choose_files(model: HubModel, names: Sequence[str]) -> list[str]:
         raise ModelNotFoundError(
             f"{model.repo} holds no GGUF model", "Look for a repository of the model whose name ends in GGUF."
         )
-    pattern = re.compile(re.escape(model.quant or DEFAULT_QUANT) + "[.-]", re.IGNORECASE)
-    fitting = [name for name in firsts if pattern.search(name)] or ([] if model.quant else firsts)
+    fitting: list[str] = [] if model.quant else firsts
+    for quant in (model.quant,) if model.quant else reversed(DEFAULT_QUANTS):
+        fitting = [name for name in firsts if re.search(re.escape(quant) + "[.-]", name, re.IGNORECASE)] or fitting
     if not fitting:
         shown = ", ".join(PurePosixPath(name).name for name in firsts[:20])
         raise ModelNotFoundError(f"{model.repo} holds no {model.quant}", f"It holds {shown}.")
@@ -104,9 +106,9 @@ def choose_files(model: HubModel, names: Sequence[str]) -> list[str]:
 
 
 def _is_model(name: str) -> bool:
-    """A GGUF, whole or the first part, that is no projector, importance matrix."""
-    lower, part = name.lower(), parse_part_name(Path(name))
-    if not lower.endswith(".gguf") or "mmproj" in lower or "imatrix" in lower:
+    """A GGUF, whole or the first part, that is no projector, importance matrix or draft head."""
+    part, last = parse_part_name(Path(name)), name.rpartition("/")[2]
+    if not last.endswith(".gguf") or any(word in last.lower() for word in _NO_MODELS):
         return False
     return part is None or part.number == 1
 

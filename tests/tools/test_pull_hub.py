@@ -171,9 +171,12 @@ def test_a_split_model_runs_by_hf(hub: Web, temp_cache: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("names", "quant", "chosen"),
     [
-        (["b-Q8_0.gguf", "a-F16.gguf"], "", "a-F16.gguf"),
+        (["b-Q6_K.gguf", "a-F16.gguf"], "", "a-F16.gguf"),
         (["a-Q2_K.gguf", "a-q4_k_m.gguf"], "", "a-q4_k_m.gguf"),
         (["a-Q4_K.gguf", "a-Q4_K_M.gguf"], "Q4_K", "a-Q4_K.gguf"),
+        (["a-F16.gguf", "b-Q8_0.gguf"], "", "b-Q8_0.gguf"),
+        (["b-Q8_0.gguf", "c-Q4_K_M.gguf"], "", "c-Q4_K_M.gguf"),
+        (["mtp-a-Q8_0.gguf", "z-Q8_0.gguf"], "Q8_0", "z-Q8_0.gguf"),
         (["a-mmproj-F16.gguf", "b-F16.gguf"], "F16", "b-F16.gguf"),
         (["Q4_K_M-x/m.gguf", "z.gguf"], "", "Q4_K_M-x/m.gguf"),
     ],
