@@ -12,6 +12,7 @@ from .gguf_cursor import shown
 from .imatrix_file import Imatrix, ImatrixEntry, read_imatrix
 
 _MAY_LACK = "output.weight"  # only there with --process-output
+_LARGEST = np.finfo(np.float32).max
 _OTHER_MODEL = "All must have been made with one model."
 
 
@@ -28,6 +29,9 @@ def read_sums(path: str, chunk_size: int) -> Imatrix:
     if not imatrix.is_legacy:
         return imatrix
     factor = np.float32(chunk_size)
+    for name, entry in imatrix.entries.items():
+        if entry.sums.max(initial=0.0) > _LARGEST / factor:
+            raise ImatrixError(f"{shown(path, 300)}: {shown(name)} holds sums that are too large", "Make it again.")
     entries = {name: ImatrixEntry(e.sums * factor, e.counts * factor) for name, e in imatrix.entries.items()}
     return Imatrix(entries, imatrix.datasets, imatrix.n_chunks, 0, is_legacy=True)
 
@@ -69,4 +73,6 @@ def _sum(name: str, old: ImatrixEntry | None, new: ImatrixEntry, place: str) -> 
         raise ImatrixError(message, _OTHER_MODEL)
     sums = old.sums.astype(np.float64).reshape(n_mat, -1) + new.sums.reshape(n_mat, -1)
     counts = old.counts.astype(np.float64) + new.counts
+    if sums.max(initial=0.0) > _LARGEST:
+        raise ImatrixError(f"{shown(place, 300)}: the sums of {shown(name)} are too large to add up", "Make it again.")
     return ImatrixEntry(sums.astype(np.float32), counts.astype(np.float32))

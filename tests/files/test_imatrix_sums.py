@@ -63,6 +63,17 @@ def test_values_that_no_sums_are(value: float, tmp_path: Path) -> None:
             read_sums(str(tmp_path / "i.gguf"), 64)
 
 
+def test_sums_that_float32_cannot_hold(tmp_path: Path) -> None:
+    huge = matrix(a=ImatrixEntry(np.full((3, 4), 3e38, np.float32), COUNTS))
+    with pytest.raises(ImatrixError, match="too large to add up"):
+        add_up([huge, huge], ["x", "y"], 64)
+    write_imatrix(
+        tmp_path / "i.dat", Imatrix({"a": ImatrixEntry(SUMS[:1] * np.float32(1e37), COUNTS[:1])}, is_legacy=True)
+    )
+    with pytest.raises(ImatrixError, match="holds sums that are too large"):
+        read_sums(str(tmp_path / "i.dat"), 64)
+
+
 def test_statistics_by_their_definitions() -> None:
     rng = np.random.default_rng(2)
     values = {f"blk.{i}.x.weight": rng.exponential(size=(1, 200)).astype(np.float32) for i in range(2)}
