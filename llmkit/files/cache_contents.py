@@ -20,7 +20,6 @@ from typing import Any
 
 from llmkit.errors import CacheError
 from llmkit.files.cache_dir import CACHE_HINT, cache_root
-from llmkit.files.gguf_split import parse_part_name
 
 PACKED_HEADER = struct.Struct("<8sIQQ")  # magic, version, bytes of the file, matrices
 PACKED_MAGIC = b"LLMKTILE"
@@ -141,6 +140,8 @@ def _is_same_file(identity: list[Any]) -> bool:
 
 def _packed_owners(fingerprints: Path) -> Owners:
     """From the remembered hashes of model files; those of the parts of split models are put together."""
+    from llmkit.files.gguf_split import parse_part_name  # here, as it takes NumPy along
+
     owners: Owners = {}
     splits: defaultdict[tuple[Path, int], dict[int, tuple[str, bool]]] = defaultdict(dict)
     for file in _children(fingerprints):
