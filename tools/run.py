@@ -91,18 +91,19 @@ def run_cli(
 
 def run(request: Request) -> int:
     """Completes the prompt and shows the result; returns the exit code: 0, or 130 if interrupted."""
-    from llmkit.engine.generate import GenerateParams, StopReason
     from llmkit.engine.timings import Timings
 
-    # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
-    chunk = min(request.context.n_batch, request.context.n_ubatch)
-    params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
     needs_text = request.ids is None or bool(request.stops.all)
     with open_engine(
         request.model, request.context, timings, needs_text=needs_text, overrides=request.overrides
     ) as engine:
+        from llmkit.engine.generate import GenerateParams, StopReason  # loads kernels: word of that goes before
+
+        # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
+        chunk = min(request.context.n_batch, request.context.n_ubatch)
+        params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
         generation = _prepare(engine, request, prompt, params, timings)
         generations = [generation]
         if request.n_parallel > 1:
