@@ -20,6 +20,9 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p
 
 ALL_SAMPLERS = (*SAMPLERS, "adaptive_p")
 
+UNTIL_STOPPED = -1
+"""The n_predict that means: until the model ends the text or the context is full."""
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -144,6 +147,30 @@ def _wanted(low: float, high: float | None) -> str:
 MAX_SEQUENCES = 1_000_000
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+
+
+@dataclass(frozen=True)
+class GenerateParams:
+    """How much to generate and what to tell about it.
+
+    n_predict: at most so many tokens; -1 until the text ends or the context is full; 0 only computes the prompt into
+    the cache.
+    n_batch: tokens of the prompt handed over at a time; a stop takes effect between two such chunks.
+    n_logprobs: how many of the best log-probabilities to give with each token; None gives none, 0 the chosen token's
+    alone.
+    """
+
+    n_predict: int = UNTIL_STOPPED
+    n_batch: int = 2048
+    n_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        check_range(
+            "n_predict", self.n_predict, UNTIL_STOPPED, None, "-1 generates until the text ends or the context is full"
+        )
+        check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
+        if self.n_logprobs is not None:
+            check_range("logprobs", self.n_logprobs, 0, None, "0 gives the chosen token's alone")
 
 
 @dataclass(frozen=True)

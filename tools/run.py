@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from llmkit import report
 from llmkit.errors import UsageError
-from llmkit.params import ContextParams, SamplingParams
+from llmkit.params import ContextParams, GenerateParams, SamplingParams
 
 from . import _options as options
 from ._engine import Engine, open_engine
 from ._sampling_options import StopTexts, with_sampling
 
 if TYPE_CHECKING:
-    from llmkit.engine.generate import GeneratedToken, GenerateParams, Generation
+    from llmkit.engine.generate import GeneratedToken, Generation
     from llmkit.engine.timings import Timings
 
     from ._completion import View
@@ -93,17 +93,17 @@ def run(request: Request) -> int:
     """Completes the prompt and shows the result; returns the exit code: 0, or 130 if interrupted."""
     from llmkit.engine.timings import Timings
 
+    # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
+    chunk = min(request.context.n_batch, request.context.n_ubatch)
+    params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
     needs_text = request.ids is None or bool(request.stops.all)
     with open_engine(
         request.model, request.context, timings, needs_text=needs_text, overrides=request.overrides
     ) as engine:
-        from llmkit.engine.generate import GenerateParams, StopReason  # loads kernels: word of that goes before
+        from llmkit.engine.generate import StopReason  # loads kernels: word of that goes before
 
-        # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
-        chunk = min(request.context.n_batch, request.context.n_ubatch)
-        params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
         generation = _prepare(engine, request, prompt, params, timings)
         generations = [generation]
         if request.n_parallel > 1:

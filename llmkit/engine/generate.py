@@ -19,10 +19,7 @@ from llmkit.engine.sampler import Sampler
 from llmkit.engine.stop_strings import StopStrings
 from llmkit.engine.timings import Timings
 from llmkit.errors import ContextFullError, UsageError
-from llmkit.params import check_range
-
-UNTIL_STOPPED = -1
-"""The n_predict that means: until the model ends the text or the context is full."""
+from llmkit.params import GenerateParams
 
 
 class StopReason(StrEnum):
@@ -85,30 +82,6 @@ class GeneratedToken:
     logprobs: Logprobs | None
 
 
-@dataclass(frozen=True)
-class GenerateParams:
-    """How much to generate and what to tell about it.
-
-    n_predict: at most so many tokens; -1 until the text ends or the context is full; 0 only computes the prompt into
-    the cache.
-    n_batch: tokens of the prompt handed over at a time; a stop takes effect between two such chunks.
-    n_logprobs: how many of the best log-probabilities to give with each token; None gives none, 0 the chosen token's
-    alone.
-    """
-
-    n_predict: int = UNTIL_STOPPED
-    n_batch: int = 2048
-    n_logprobs: int | None = None
-
-    def __post_init__(self) -> None:
-        check_range(
-            "n_predict", self.n_predict, UNTIL_STOPPED, None, "-1 generates until the text ends or the context is full"
-        )
-        check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
-        if self.n_logprobs is not None:
-            check_range("logprobs", self.n_logprobs, 0, None, "0 gives the chosen token's alone")
-
-
 @dataclass
 class Generation:
     """Iterate it once for the tokens; when that ends, `stop_reason` says why and `tail` holds the characters that no
@@ -126,7 +99,7 @@ class Generation:
     seq: DecodedSequence
     prompt_ids: Sequence[int]
     sampler: Sampler
-    params: GenerateParams = GenerateParams()
+    params: GenerateParams = field(default_factory=GenerateParams)
     eog_ids: frozenset[int] = frozenset()
     stream: TextStream = field(default_factory=NoText)
     stops: StopStrings = field(default_factory=StopStrings)

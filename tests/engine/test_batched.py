@@ -9,11 +9,11 @@ import pytest
 from llmkit.engine.batch import Segment
 from llmkit.engine.batched import BatchedGeneration, seeds
 from llmkit.engine.context import Context
-from llmkit.engine.generate import GenerateParams, Generation, StopReason
+from llmkit.engine.generate import Generation, StopReason
 from llmkit.engine.sampler import Sampler
 from llmkit.engine.timings import Timings
 from llmkit.errors import UsageError
-from llmkit.params import MAX_SEED, ContextParams, SamplingParams
+from llmkit.params import MAX_SEED, ContextParams, GenerateParams, SamplingParams
 from tests.engine_runs import load, random_ids
 from tests.make_models import make_model
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmkit.engine.generate import GenerateParams, Generation, StopReason
+from llmkit.engine.generate import Generation, StopReason
 from llmkit.engine.sampler import Sampler
 from llmkit.engine.stop_strings import StopStrings
 from llmkit.engine.timings import Timings
 from llmkit.errors import ContextFullError, NumericsError, UsageError
-from llmkit.params import SamplingParams
+from llmkit.params import GenerateParams, SamplingParams
 from tests.engine.fakes import FakeContext, counting
 
 GREEDY = SamplingParams(temp=0)
