@@ -1,7 +1,8 @@
 """Runs jobs on ik_llama.cpp: `python -m scripts.bench.ik_worker MODEL THREADS [REPACK]`; see jobs.py.
 
 Its package brings the library and Python types for it, but not its llama-bench, so this does what that does: random
-tokens, flash attention, f16 for K and V, batches of 2048 in passes of 512. PYTHONPATH names where the package lies.
+tokens, flash attention (but see `context`), f16 for K and V, batches of 2048 in passes of 512. PYTHONPATH names where
+the package lies.
 """
 
 import ctypes
@@ -43,11 +44,15 @@ class Ik:
         return handle
 
     def context(self, model: int, n_ctx: int, n_threads: int, n_sequences: int) -> int:
-        """A context's handle."""
+        """A context's handle.
+
+        For several sequences without flash attention: with it, a step that has a token of each ends in
+        GGML_ASSERT(S > 0) (package 0.1.5, on processors with AVX-512).
+        """
         params = self.types.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = n_ctx, N_BATCH, N_UBATCH, n_sequences
         params.n_threads = params.n_threads_batch = n_threads
-        params.flash_attn = True
+        params.flash_attn = n_sequences == 1
         handle: int | None = self.types.llama_init_from_model(model, params)
         if not handle:
             raise RuntimeError("ik_llama.cpp makes no context")

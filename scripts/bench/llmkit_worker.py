@@ -42,7 +42,7 @@ class Worker:
         return seconds
 
     def _context(self, n_ctx: int) -> Context:
-        return Context(self._model, ContextParams(n_ctx, n_batch=N_BATCH, n_threads=self._n_threads))
+        return Context(self._model, ContextParams(n_ctx, n_batch=N_BATCH, n_threads=self._n_threads, swa_full=True))
 
     def _at(self, depth: int, n: int) -> tuple[Context, Stopwatch]:
         """A context whose sequence holds `depth` tokens, with room for `n` more."""
