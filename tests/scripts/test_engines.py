@@ -87,6 +87,14 @@ def test_what_our_worker_computes(tiny: Path, monkeypatch: pytest.MonkeyPatch) -
     assert spy.calls == [[5]] * 4 + [[1, 1, 1, 1]] * 2
 
 
+def test_our_worker_goes_back_in_a_model_with_windows(tmp_path: Path) -> None:
+    from llmkit.models.model import load_model
+
+    worker = Worker(load_model(make_model(tmp_path / "m.gguf", arch="gemma3", window=4)), 1)
+    assert worker.do(Job("generate", 40, depth=100)) > 0
+    assert worker.do(Job("generate", 40, depth=100)) > 0
+
+
 # -- llama.cpp ----------------------------------------------------------------------------------------------------
 
 LLAMA_BENCH = """
