@@ -28,29 +28,11 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Entry]:
 
     UsageError names the part that is not of the form, the type that does not exist, or the value that is none of it.
     """
-    found = [_parse(part) for text in texts for part in _NEXT.split(text)]
-    return dict(found)
+    return dict(parse_override(part) for text in texts for part in _NEXT.split(text))
 
 
-def lay_over(file: GgufFile, overrides: dict[str, Entry]) -> list[str]:
-    """Puts the values in place of the file's; the keys that the file does not have.
-
-    UsageError where the file's value is of another type, or where the key says how the file is laid out, which was
-    read already.
-    """
-    for key, entry in overrides.items():
-        if key.startswith(_LAYOUT_KEYS):
-            raise UsageError(f"{OPTION}: {key} says how the file is laid out and cannot be overridden")
-        before = file.entries.get(key)
-        if before is not None and _family(before.type) != _family(entry.type):
-            message = f"{OPTION}: {shown(key)} is {before.kind} in the file, but {_family(entry.type)} is given"
-            raise UsageError(message, EXAMPLE)
-    new = [key for key in overrides if key not in file.entries]
-    file.entries.update(overrides)
-    return new
-
-
-def _parse(part: str) -> tuple[str, Entry]:
+def parse_override(part: str) -> tuple[str, Entry]:
+    """A single KEY=TYPE:VALUE; UsageError as above."""
     form = _FORM.fullmatch(part)
     if form is None:
         raise UsageError(f"{OPTION} {part!r} is not KEY=TYPE:VALUE", EXAMPLE)
@@ -62,6 +44,29 @@ def _parse(part: str) -> tuple[str, Entry]:
     if value is None:
         raise UsageError(f"{OPTION} {part!r}: {text!r} is no {name}", EXAMPLE)
     return key, Entry(type, type.name, value, memoryview(_raw(type, value)))
+
+
+def refuse_layout(key: str) -> None:
+    """UsageError where the key says how the file is laid out."""
+    if key.startswith(_LAYOUT_KEYS):
+        raise UsageError(f"{OPTION}: {key} says how the file is laid out and cannot be overridden")
+
+
+def lay_over(file: GgufFile, overrides: dict[str, Entry]) -> list[str]:
+    """Puts the values in place of the file's; the keys that the file does not have.
+
+    UsageError where the file's value is of another type, or where the key says how the file is laid out, which was
+    read already.
+    """
+    for key, entry in overrides.items():
+        refuse_layout(key)
+        before = file.entries.get(key)
+        if before is not None and _family(before.type) != _family(entry.type):
+            message = f"{OPTION}: {shown(key)} is {before.kind} in the file, but {_family(entry.type)} is given"
+            raise UsageError(message, EXAMPLE)
+    new = [key for key in overrides if key not in file.entries]
+    file.entries.update(overrides)
+    return new
 
 
 def _int(text: str) -> int | None:

@@ -1,7 +1,7 @@
 """What can be asked for beside the file type, read from its text forms.
 
-Owns the syntax of --tensor-type, --override-kv and --prune-layers. Knows no model. Source: llama.cpp b11434,
-tools/quantize and common.
+Owns the syntax of --tensor-type and --prune-layers, and what --override-kv writes. Knows no model. Source: llama.cpp
+b11434, tools/quantize and common.
 """
 
 import re
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from ..files import overrides
 from ..files.ggml_types import GGML_TYPES, TYPE_IDS
 from ..files.gguf_cursor import shown
+from ..files.gguf_values import ValueType
 from .file_types import FileType
 
 WRITABLE = tuple(name for name in TYPE_IDS if name not in ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"))
@@ -21,6 +23,8 @@ WRITABLE = tuple(name for name in TYPE_IDS if name not in ("Q8_1", "Q8_K", "I8",
 
 MAX_TEXT_BYTES = 127
 """Of keys and texts in metadata overrides, as in llama.cpp."""
+
+_MAX_U32 = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -82,29 +86,22 @@ def read_tensor_rules(path: Path) -> list[TensorRule]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`KEY=TYPE:VALUE`, TYPE int, float, bool or str, to the key and the value that is written.
+    """`KEY=TYPE:VALUE`, to the key and the value that is written.
 
     Integers become UINT32, without their sign, and floats FLOAT32, as llama-quantize writes them.
     """
-    key, equals, rest = text.partition("=")
-    type, colon, value = rest.partition(":")
-    if not equals or not colon or not key or len(key.encode()) > MAX_TEXT_BYTES:
-        raise UsageError(f"malformed metadata override {shown(text)}", "Give KEY=TYPE:VALUE, such as a.b=int:1.")
-    if key.startswith(("general.alignment", "split.")):
-        raise UsageError(f"--override-kv: {key} says how the file is laid out and cannot be overridden")
-    try:
-        if type == "int":
-            return key, np.array(abs(int(value)), np.uint32)[()]
-        if type == "float":
-            return key, np.float32(value)
-        if type == "bool":
-            return key, np.bool_({"true": True, "false": False}[value])
-    except (ValueError, KeyError, OverflowError):
-        raise UsageError(f"--override-kv {shown(text)}: {shown(value)} is no value of type {type}") from None
-    if type == "str" and len(value.encode()) <= MAX_TEXT_BYTES:
-        return key, value
-    hint = f"A text of at most {MAX_TEXT_BYTES} bytes." if type == "str" else "One of int, float, bool, str."
-    raise UsageError(f"--override-kv {shown(text)}: invalid {'value' if type == 'str' else 'type'}", hint)
+    key, entry = overrides.parse_override(text)
+    overrides.refuse_layout(key)
+    value: Any = entry.value
+    if any(len(part.encode()) > MAX_TEXT_BYTES for part in (key, value) if isinstance(part, str)):
+        raise UsageError(f"{overrides.OPTION} {shown(text)}: a text of more than {MAX_TEXT_BYTES} bytes")
+    if entry.type is ValueType.INT64:
+        if abs(value) > _MAX_U32:
+            raise UsageError(f"{overrides.OPTION} {shown(text)}: {value} does not fit into 32 bits")
+        return key, np.uint32(abs(value))
+    if entry.type is ValueType.FLOAT64:
+        return key, np.float32(value)
+    return key, np.bool_(value) if entry.type is ValueType.BOOL else value
 
 
 def parse_layers(text: str) -> frozenset[int]:

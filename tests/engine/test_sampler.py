@@ -1,12 +1,9 @@
 """The sampling chain against its slow twin (tests/reference/sampling.py), its edge rules, seeds and ties."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from llmkit.engine.sampler import Sampler, describe_chain
 from llmkit.errors import NumericsError, UsageError
@@ -17,27 +14,8 @@ from llmkit.sampling.min_p import min_p
 from llmkit.sampling.top_k import top_k
 from llmkit.sampling.top_p import top_p
 from tests.reference import sampling as reference
-
-ALL_OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temp": 1.0}
-
-
-def row(*logits: float) -> NDArray[np.float32]:
-    return np.array(logits, dtype=np.float32)
-
-
-def random_row(n_vocab: int, seed: int = 0, scale: float = 3.0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).normal(0, scale, n_vocab).astype(np.float32)
-
-
-def survivors(params: SamplingParams, logits: NDArray[np.float32]) -> Candidates:
-    """What the chain leaves to the draw."""
-    return Sampler(params).candidates(logits)
-
-
-def draws(params: SamplingParams, logits: NDArray[np.float32], n: int) -> list[int]:
-    sampler = Sampler(params)
-    return [sampler.sample(logits) for _ in range(n)]
-
+from tests.sampling.chains import ALL_OFF, draws, survivors
+from tests.sampling.rows import random_row, row
 
 # Parameters
 
@@ -327,75 +305,6 @@ def test_any_finite_logits_give_a_possible_token(
     assert 0 <= token < logits.size
     if top_k > 0:
         assert int((logits > logits[token]).sum()) < top_k
-
-
-# What is ruled out: -inf, biases, a bit mask
-
-
-CHAINS = [
-    {},
-    ALL_OFF,
-    {"temp": 0.0},
-    {"temp": 1e-9},
-    ALL_OFF | {"top_p": 0.5},
-    ALL_OFF | {"min_p": 0.1},
-    ALL_OFF | {"typical_p": 0.5},
-    ALL_OFF | {"top_n_sigma": 1.0},
-    ALL_OFF | {"xtc_probability": 1.0, "xtc_threshold": 0.0},
-    ALL_OFF | {"dynatemp_range": 1.0},
-    ALL_OFF | {"repeat_penalty": 1.5, "dry_multiplier": 1.0},
-    ALL_OFF | {"min_keep": 100, "top_p": 0.0, "min_p": 1.0, "typical_p": 0.0},
-    ALL_OFF | {"samplers": (*SamplingParams().samplers, "adaptive_p"), "adaptive_target": 0.0},
-    ALL_OFF | {"samplers": ()},
-    {"mirostat": 1},
-    {"mirostat": 2},
-]
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("n_vocab", [1, 300, 5000])
-def test_one_possible_token_is_the_token(chain: dict[str, Any], n_vocab: int) -> None:
-    """All others are -inf."""
-    logits = np.full(n_vocab, -np.inf, dtype=np.float32)
-    logits[n_vocab // 2] = -20
-    assert set(draws(SamplingParams(seed=1, **chain), logits, 5)) == {n_vocab // 2}
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-def test_a_bit_mask_rules_out_what_it_leaves_out(chain: dict[str, Any]) -> None:
-    n_vocab, wanted = 1000, {3, 31, 32, 64, 999}
-    bits = np.zeros(1024, dtype=bool)
-    bits[list(wanted)] = True
-    words = np.packbits(bits, bitorder="little").view(np.uint32)
-    logits = random_row(n_vocab)
-    before = logits.copy()
-    sampler = Sampler(SamplingParams(seed=1, **chain))
-    sampler.accept([3, 31, 3, 31])
-    found = {sampler.sample(logits, words) for _ in range(60)}
-    assert found <= wanted
-    np.testing.assert_array_equal(logits, before)
-    everything = np.full(-(-n_vocab // 32), 0xFFFFFFFF, dtype=np.uint32)
-    masked, plain = Sampler(SamplingParams(seed=1, **chain)), Sampler(SamplingParams(seed=1, **chain))
-    assert [masked.sample(logits, everything) for _ in range(9)] == [plain.sample(logits) for _ in range(9)]
-
-
-def test_a_bit_mask_of_nothing_is_a_named_error() -> None:
-    with pytest.raises(NumericsError, match="ruled out"):
-        Sampler(SamplingParams()).sample(random_row(40), np.zeros(2, dtype=np.uint32))
-
-
-def test_biases_are_added_and_add_up() -> None:
-    logits = row(0, 1, 2)
-    params = SamplingParams(**ALL_OFF, logit_bias=((0, 2.5), (0, 1.5), (1, -1.0), (2, -np.inf)))
-    kept = survivors(params, logits)
-    assert kept.ids.tolist() == [0, 1]
-    assert (kept.logits[0] - kept.logits[1]).item() == 4.0
-    assert logits.tolist() == [0, 1, 2]
-
-
-def test_a_bias_works_with_a_bit_mask() -> None:
-    sampler = Sampler(SamplingParams(temp=0, logit_bias=((0, 9.0), (1, 5.0))))
-    assert sampler.sample(row(0, 0, 4), np.array([0b110], dtype=np.uint32)) == 1
 
 
 # The past

@@ -23,11 +23,6 @@ def probs(**letters: float) -> Any:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    return FakeEngine().install(monkeypatch)
-
-
-@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], engine: FakeEngine) -> Any:
     def call(*args: str, prompt: str = "p") -> Any:
         capsys.readouterr()
