@@ -131,7 +131,10 @@ def _run(command: Command, args: list[str]) -> int:
     except typer.Exit as exc:
         return exc.exit_code
     except typer.TyperException as exc:
-        raise UsageError(exc.format_message(), f"`llmkit {command.name} --help` shows the options") from exc
+        hint = f"`llmkit {command.name} --help` shows the options"
+        if "unexpected extra argument" in exc.format_message() and ".gguf" in exc.format_message():
+            hint = f"a model is given with -m; {hint}"
+        raise UsageError(exc.format_message(), hint) from exc
     return code if isinstance(code, int) else 0
 
 

@@ -110,6 +110,11 @@ def test_a_usage_error_is_a_user_error(arguments: list[str], words: str) -> None
     assert second == "hint: `llmkit fake --help` shows the options"
 
 
+def test_a_model_without_its_option_is_told_how() -> None:
+    hint = fake("a", "b.gguf").stderr.splitlines()[1]
+    assert hint == "hint: a model is given with -m; `llmkit fake --help` shows the options"
+
+
 @pytest.mark.parametrize(
     "arguments", [["--top-k", "7"], ["--top_k", "7"], ["--top_k=7"], ["-tk", "7"]], ids=lambda arguments: arguments[0]
 )

@@ -142,6 +142,8 @@ def quantize_cli(
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     report.set_level(quiet=quiet, verbose=verbose)
+    if "" in arguments:  # as an unset variable of a script leaves it; a path of it would be the folder one is in
+        raise UsageError("a file's name is empty", "llmkit quantize IN [OUT] TYPE [NTHREADS]")
     if split or merge:
         flags = (allow_requantize, leave_output_tensor, pure, keep_split, strict, max_buffer_size != 8192)
         names = (imatrix, include_weights, exclude_weights, output_tensor_type, token_embedding_type)

@@ -69,6 +69,8 @@ def test_names(model: Path, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("m.gguf",), "the file type is missing"),
+        (("", "Q8_0"), "name is empty"),
+        (("m.gguf", "", "Q8_0"), "name is empty"),
         (("m.gguf", "o.gguf"), "missing file type"),
         (("m.gguf", "o.gguf", "Q9"), "invalid file type 'Q9'"),
         (("m.gguf", "o.gguf", "NVFP4"), "can be read but not made"),
