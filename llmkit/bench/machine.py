@@ -28,7 +28,7 @@ _READS = 5  # of which the fastest counts: a ceiling is what was possible
 _PEAK_SECONDS = 0.02
 _PEAKS = 3
 # How Numba is told to compile for less than the machine has: each path is chosen when a process starts.
-_LOWERED = {
+LOWERED = {
     "avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+avx,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"},
     "generic": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
 }
@@ -129,7 +129,7 @@ def measure_other_paths(n_threads: int) -> list[dict[str, Any]]:
     """
     if target.path() not in ("avx512vnni", "avx2"):
         return []
-    return [_other_path(n_threads, lowered) for name, lowered in _LOWERED.items() if name != target.path()]
+    return [_other_path(n_threads, lowered) for name, lowered in LOWERED.items() if name != target.path()]
 
 
 def _other_path(n_threads: int, lowered: dict[str, str]) -> dict[str, Any]:

@@ -129,10 +129,15 @@ def _build_wheel(peer: Peer, folder: Path) -> Path:
     # --no-binary for this package alone: for all of them it would build even cmake from source.
     options = ["--no-deps", "--no-binary", peer.package, "--wheel-dir", str(target)]
     options += [f"--config-settings=build.targets={';'.join(peer.targets)}"] if peer.targets else []
+    # Not from pip's cache: what lies there was built without these.
+    options += ["--no-cache-dir"] * bool(peer.defines)
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--disable-pip-version-check", *options, requirement]
     # With SOURCE_DATE_EPOCH set, ggml compiles for any machine instead of this one. -w: the warnings fill 40 MB.
     environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
     environment |= {name: f"{environment.get(name, '')} -w".strip() for name in ("CFLAGS", "CXXFLAGS")}
+    environment.setdefault("LLAMA_CPP_BUILD_JOBS", str(os.cpu_count() or 1))  # else as many as there are files
+    defines = [f"-D{define}" for define in peer.defines]
+    environment["CMAKE_ARGS"] = " ".join([*environment.get("CMAKE_ARGS", "").split(), *defines])
     with (
         log.open("w", encoding="utf-8") as out,
         subprocess.Popen(

@@ -24,7 +24,7 @@ from scripts.bench.cpu_watch import CpuWatch
 from scripts.bench.engines import ROOT, Engine, open_engines
 from scripts.bench.jobs import Job
 from scripts.bench.models import GROUPS, NAMES, REAL, expanded, find_model
-from scripts.bench.peers import LLAMA_CPP, PEERS
+from scripts.bench.peers import IK_LLAMA_CPP, LLAMA_CPP_AVX2, LOWERED, PEERS
 
 TESTS = "pp512,tg64,8xtg16"
 QUIET_CORES = 0.1  # that others may use before it is worth a warning
@@ -55,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ik-repack", action="store_true", help="let ik_llama.cpp repack the weights when it loads them"
     )
+    parser.add_argument(
+        "--isa", choices=["native", "avx2"], default="native", help="compile ours for this, against a peer built so"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and its plot")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
@@ -63,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     jobs = [parse_test(text) for text in args.tests.split(",")]
-    engines = _engines(args.engines)
+    isa = None if args.isa == "native" else args.isa
+    engines = _engines(args.engines, isa)
     n_threads = args.threads or default_threads()
     if args.rounds < 1 or n_threads < 1 or args.retries < 0:
         raise UsageError("--rounds and --threads are at least 1, --retries at least 0")
@@ -71,7 +75,7 @@ def _run(args: argparse.Namespace) -> int:
     start = time.monotonic()
     found = Comparison(_machine(n_threads, engines), engines)
     for name, path in files.items():
-        with open_engines(path, n_threads, engines, args.ik_repack) as opened:
+        with open_engines(path, n_threads, engines, args.ik_repack, isa) as opened:
             rows, turns = compare(name, opened, jobs, args.rounds, args.retries)
         found.rows += rows
         found.turns += turns
@@ -90,11 +94,13 @@ def parse_test(text: str) -> Job:
     return Job("prompt" if parts[2] == "pp" else "generate", int(parts[3]), depth=int(parts[4] or 0))
 
 
-def _engines(text: str | None) -> list[str]:
-    """The engines asked for, else those that are here."""
+def _engines(text: str | None, isa: str | None = None) -> list[str]:
+    """The engines asked for, else those that are here and compiled for as much."""
     known = [OURS, *PEERS]
     if text is None:
-        return [OURS, *(name for name, peer in PEERS.items() if peer.is_built)]
+        if isa is not None:
+            return [OURS, LLAMA_CPP_AVX2.name]
+        return [OURS, *(name for name, peer in PEERS.items() if peer.is_built and name not in LOWERED)]
     names = text.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -148,7 +154,7 @@ def _turn(engine: Engine, jobs: list[Job], turn: int, rounds: int) -> list[tuple
     """One repetition of each job. llama-bench fills a depth anew in each process, so all its repetitions come at once,
     in the middle of the others'.
     """
-    once = {job for job in jobs if job.depth and engine.name == LLAMA_CPP.name}
+    once = {job for job in jobs if job.depth and engine.name not in (OURS, IK_LLAMA_CPP.name)}
     now = [job for job in jobs if job not in once]
     found = list(zip(now, engine.run(now), strict=True)) if now else []
     if once and turn == rounds // 2:

@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmkit.bench.machine import LOWERED
 from scripts.bench.jobs import Job
-from scripts.bench.peers import IK_LLAMA_CPP, LLAMA_CPP, PeerError
+from scripts.bench.peers import IK_LLAMA_CPP, LLAMA_CPP, PEERS, Peer, PeerError
 
 ROOT = Path(__file__).resolve().parents[2]
 _TRIES = 10  # llama-batched-bench prints through a thread, and loses it all when it ends too soon
@@ -85,9 +86,9 @@ def _worker(name: str, module: str, arguments: list[str], environment: dict[str,
                 process.kill()
 
 
-def open_llmkit(model: Path, n_threads: int) -> Any:
-    """llmkit's engine, in a process of its own like the others."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def open_llmkit(model: Path, n_threads: int, isa: str | None = None) -> Any:
+    """llmkit's engine, in a process of its own like the others; isa: compiled for less than the machine has."""
+    environment = {**os.environ, **LOWERED.get(isa or "", {}), "PYTHONPATH": str(ROOT)}
     return _worker("llmkit", "scripts.bench.llmkit_worker", [str(model), str(n_threads)], environment)
 
 
@@ -102,10 +103,10 @@ def open_ik(model: Path, n_threads: int, repack: bool = False) -> Any:
 class LlamaCpp:
     """llama.cpp through its own programs, which open the model each time."""
 
-    def __init__(self, model: Path, n_threads: int) -> None:
-        self.name, self.pids = "llama.cpp", list[int]()
+    def __init__(self, model: Path, n_threads: int, peer: Peer = LLAMA_CPP) -> None:
+        self.name, self.pids, self._peer = peer.name, list[int](), peer
         self._model, self._n_threads = model, n_threads
-        LLAMA_CPP.info()
+        peer.info()
 
     def run(self, jobs: list[Job], reps: int = 1) -> list[list[float]]:
         """Tokens a second, by job and repetition; jobs of one depth share a process, as loading is not what we time."""
@@ -139,23 +140,25 @@ class LlamaCpp:
 
     def _lines(self, program: str, options: list[str]) -> list[dict[str, Any]]:
         """The lines of JSON that a program prints, among others."""
-        command = [str(LLAMA_CPP.program(program)), "-m", str(self._model), "-t", str(self._n_threads), *options]
-        done = subprocess.run(command, env=LLAMA_CPP.environment(), capture_output=True, text=True, errors="replace")
+        command = [str(self._peer.program(program)), "-m", str(self._model), "-t", str(self._n_threads), *options]
+        done = subprocess.run(command, env=self._peer.environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise PeerError(f"{program} ended with {done.returncode}", "\n".join(done.stderr.splitlines()[-5:]))
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 @contextmanager
-def open_engines(model: Path, n_threads: int, names: list[str], repack: bool = False) -> Iterator[list[Engine]]:
-    """The engines with these names, each with the model open."""
+def open_engines(
+    model: Path, n_threads: int, names: list[str], repack: bool = False, isa: str | None = None
+) -> Iterator[list[Engine]]:
+    """The engines with these names, each with the model open; isa: what ours is compiled for, if not this machine."""
     with ExitStack() as stack:
         opened: list[Engine] = []
         for name in names:
             if name == "llmkit":
-                opened.append(stack.enter_context(open_llmkit(model, n_threads)))
-            elif name == LLAMA_CPP.name:
-                opened.append(LlamaCpp(model, n_threads))
-            else:
+                opened.append(stack.enter_context(open_llmkit(model, n_threads, isa)))
+            elif name == IK_LLAMA_CPP.name:
                 opened.append(stack.enter_context(open_ik(model, n_threads, repack)))
+            else:
+                opened.append(LlamaCpp(model, n_threads, PEERS[name]))
         yield opened

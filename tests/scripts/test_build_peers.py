@@ -12,7 +12,7 @@ import pytest
 
 from scripts.bench import build_peers
 from scripts.bench.build_peers import main
-from scripts.bench.peers import LLAMA_CPP, PEERS, PeerError
+from scripts.bench.peers import LLAMA_CPP, LLAMA_CPP_AVX2, PEERS, PeerError
 from tests.scripts.fake_peers import write_program
 
 pytestmark = pytest.mark.usefixtures("peer_cache")
@@ -94,7 +94,7 @@ def test_list(content: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert main(["--list", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert [entry["folder"] for entry in found] == [str(LLAMA_CPP.folder), None]
+    assert [entry["folder"] for entry in found] == [str(LLAMA_CPP.folder), None, None]
 
 
 def test_a_build_that_lacks_something_leaves_nothing(
@@ -144,7 +144,7 @@ PIP = """
     if "pip" not in sys.argv:
         sys.exit(subprocess.run([{python!r}, *sys.argv[1:]]).returncode)
     print("arguments:", sys.argv[1:], "epoch:", os.environ.get("SOURCE_DATE_EPOCH"))
-    print("flags:", os.environ["CXXFLAGS"])
+    print("flags:", os.environ["CXXFLAGS"], "cmake:", os.environ["CMAKE_ARGS"])
     for percent in (1, 50, 99):
         print(f"[ {{percent}}%] Building CXX object")
     if {fails}:
@@ -180,6 +180,13 @@ def test_building(
     assert "flags: -march=native -w" in log
     assert {path.name for path in LLAMA_CPP.folder.iterdir()} >= {"peer.json", LLAMA_CPP.module}
     assert not list(LLAMA_CPP.folder.rglob("*.whl"))
+    assert "AVX2" not in log
+    assert "--no-cache-dir" not in log
+    assert main([LLAMA_CPP_AVX2.name, "-q"]) == 0
+    lowered = (LLAMA_CPP.folder.parent / "llama.cpp-avx2.log").read_text()
+    assert "-DGGML_NATIVE=OFF" in lowered
+    assert "-DGGML_AVX2=ON" in lowered
+    assert "'--no-cache-dir'" in lowered  # pip keeps wheels by name and version: there may be one built for this machine
 
 
 def test_a_build_that_fails_says_where_the_log_is(

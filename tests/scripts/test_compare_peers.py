@@ -15,7 +15,7 @@ from scripts.bench import compare_peers
 from scripts.bench.compare_peers import main, parse_test
 from scripts.bench.comparison import Comparison, Row, Turn, draw, page
 from scripts.bench.jobs import Job
-from scripts.bench.peers import LLAMA_CPP
+from scripts.bench.peers import LLAMA_CPP, LLAMA_CPP_AVX2
 from tests.scripts.fake_peers import install
 
 
@@ -145,8 +145,8 @@ def fake(peer_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> d
             return state["others"]
 
     @contextmanager
-    def open_fakes(path: Path, n_threads: int, names: list[str], repack: bool) -> Iterator[list[FakeEngine]]:
-        state["opened"].append((path.name, n_threads, names, repack))
+    def open_fakes(path: Path, n_threads: int, names: list[str], repack: bool, isa: str | None) -> Iterator[Any]:
+        state["opened"].append((path.name, n_threads, names, repack, isa))
         yield [FakeEngine(name, 10 * (i + 1), []) for i, name in enumerate(names)]
 
     monkeypatch.setattr(compare_peers, "CpuWatch", Watch)
@@ -167,15 +167,20 @@ def test_the_command(fake: dict[str, Any], tmp_path: Path, capfd: pytest.Capture
     assert [row["test"] for row in result["rows"]] == ["pp4", "tg2"]
     assert result["rows"][0]["median"] == {"llmkit": 11, "llama.cpp": 21}
     assert result["machine"]["versions"]["llama.cpp"] == "9"
-    assert fake["opened"] == [("m.gguf", 3, ["llmkit", "llama.cpp"], False)]
+    assert fake["opened"] == [("m.gguf", 3, ["llmkit", "llama.cpp"], False, None)]
     assert "warning" not in err
 
 
 def test_engines_can_be_chosen(fake: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = str(tmp_path / "m.gguf")
     assert main([model, "--engines", "llama.cpp", "--ik-repack", "-q"]) == 0
-    assert fake["opened"][0][2:] == (["llama.cpp"], True)
+    assert fake["opened"][0][2:] == (["llama.cpp"], True, None)
     assert capfd.readouterr().out.split()[:3] == ["model", "test", "llama.cpp"]
+    install(LLAMA_CPP_AVX2, {}, version="9")
+    assert main([model, "--isa", "avx2", "-q"]) == 0
+    assert fake["opened"][-1][2:] == (["llmkit", "llama.cpp-avx2"], False, "avx2")
+    assert main([model, "-q"]) == 0
+    assert fake["opened"][-1][2:] == (["llmkit", "llama.cpp"], False, None)  # what was built for less is no peer here
     assert main([model, "--engines", "vllm"]) == 1
     assert "no engine 'vllm'" in capfd.readouterr().err
     assert main([model, "--rounds", "0"]) == 1
