@@ -186,7 +186,7 @@ def test_building(
     lowered = (LLAMA_CPP.folder.parent / "llama.cpp-avx2.log").read_text()
     assert "-DGGML_NATIVE=OFF" in lowered
     assert "-DGGML_AVX2=ON" in lowered
-    assert "'--no-cache-dir'" in lowered  # pip keeps wheels by name and version: there may be one built for this machine
+    assert "'--no-cache-dir'" in lowered  # pip may keep a wheel that was built for this machine
 
 
 def test_a_build_that_fails_says_where_the_log_is(
