@@ -69,12 +69,43 @@ class ContextFullError(LlmkitError):
     """The tokens do not fit into the context; nothing has been changed."""
 
 
+class PromptTooLongError(ContextFullError):
+    """A prompt has more tokens than one text may have; `n_prompt` and `n_ctx` say how many each."""
+
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(
+            f"the prompt has {n_prompt} tokens, but the context holds {n_ctx}",
+            "Give a larger context with -c, or a shorter prompt.",
+        )
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
+
+
 class RewindError(LlmkitError):
     """An operation on a sequence needs tokens that its memory no longer holds; nothing has been changed."""
 
 
 class NumericsError(LlmkitError):
     """A computation gave NaN or infinity where a number was needed."""
+
+
+class BusyError(LlmkitError):
+    """A server cannot take in a request now; `retry_after_s` says when it may be worth trying again."""
+
+    def __init__(self, message: str, hint: str = "", retry_after_s: float = 1.0) -> None:
+        super().__init__(message, hint)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFullError(BusyError):
+    """As many requests are waiting as may wait."""
+
+
+class DrainingError(BusyError):
+    """The engine is ending and takes in nothing more."""
+
+
+class RequestTimeoutError(LlmkitError):
+    """A request was not through in the time that it had."""
 
 
 class DownloadError(LlmkitError):

@@ -18,7 +18,7 @@ from llmkit.engine.logprobs import Logprobs, token_logprobs
 from llmkit.engine.sampler import Sampler
 from llmkit.engine.stop_strings import StopStrings
 from llmkit.engine.timings import Timings
-from llmkit.errors import ContextFullError, UsageError
+from llmkit.errors import ContextFullError, PromptTooLongError, UsageError
 from llmkit.params import GenerateParams
 
 
@@ -116,10 +116,7 @@ class Generation:
             raise UsageError("the prompt holds no token, so there is nothing to continue")
         n_needed, n_ctx = self.seq.n_tokens + len(self.prompt_ids), self.ctx.n_ctx
         if n_needed > n_ctx:
-            raise ContextFullError(
-                f"the prompt has {n_needed} tokens, but the context holds {n_ctx}",
-                "Give a larger context with -c, or a shorter prompt.",
-            )
+            raise PromptTooLongError(n_needed, n_ctx)
 
     def __iter__(self) -> Iterator[GeneratedToken]:
         self.sampler.accept(self.prompt_ids)
