@@ -65,6 +65,10 @@ class TokenizerError(LlmkitError):
     """The file has no tokenizer, or one that is malformed or of an unknown kind."""
 
 
+class ChatTemplateError(UsageError):
+    """A chat template is malformed, unsafe or too expensive, or it refuses the messages."""
+
+
 class ContextFullError(LlmkitError):
     """The tokens do not fit into the context; nothing has been changed."""
 

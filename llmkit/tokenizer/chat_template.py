@@ -1,0 +1,332 @@
+"""Chat templates: messages in, the text that the model was trained on out.
+
+Owns which template is taken, what is done to messages for a template that cannot take them as they are, and the process
+that renders (chat_template_process.py), which is started at the first use and ended with this one. A template is a
+program out of a file: there it cannot touch this process, nor take more than its limits. Knows nothing of tokens: the
+text is to be encoded with parse_special and without a second BOS.
+"""
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmkit.errors import ChatTemplateError, UsageError
+from llmkit.files.gguf_reader import GgufFile
+from llmkit.tokenizer.chat_template_names import BUILT_IN
+
+DEFAULT = "chatml"
+MAX_WALL_S = 30.0
+"""For a machine so busy that a template does not get its three seconds of computing."""
+
+_KEY = "tokenizer.chat_template"
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_PROGRAM = Path(__file__).with_name("chat_template_process.py")
+_HINT = "Give another with --chat-template or --chat-template-file."
+
+Message = dict[str, Any]
+
+
+class ChatTemplate:
+    """A template, compiled once. May be used from several threads: one renders at a time.
+
+    source: Jinja2 text. bos_token, eos_token: the texts that it may use under these names. ChatTemplateError says what
+    is wrong with it. `name` tells where it comes from.
+    """
+
+    def __init__(self, source: str, *, bos_token: str, eos_token: str, name: str = "") -> None:
+        self.source, self.name = source, name
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._takes: tuple[bool, bool] | None = None
+        _ask({"source": source})
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The text of a conversation, each message a mapping with `role` and mostly `content`.
+
+        add_generation_prompt: with the beginning of an answer behind it. continue_final_message: the last message is
+        the beginning of an answer, and the text ends with it. kwargs: more of what the template knows.
+        ChatTemplateError if the template refuses the messages, fails, or meets a limit; nothing else is ever raised for
+        what a template does.
+        """
+        plain = _plain(messages)
+        if continue_final_message:
+            add_generation_prompt = False
+            wanted = _mark_end(plain)
+        system, parts = self._takes_system_and_parts()
+        if not parts:
+            plain = [_flat(message) for message in plain]
+        if not system:
+            plain = _without_system(plain)
+        variables = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt, **kwargs}
+        text = self._render(plain, variables)
+        return _cut(text, wanted) if continue_final_message else text
+
+    @property
+    def takes_system(self) -> bool:
+        """Whether a system prompt shows in the text; where not, it goes in front of the first user's message."""
+        return self._takes_system_and_parts()[0]
+
+    def _render(self, messages: list[Message], variables: dict[str, Any]) -> str:
+        try:
+            return _ask({"source": self.source, "variables": {**self._tokens, "messages": messages, **variables}})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ChatTemplateError(f"the messages are no plain data: {error}") from error
+
+    def _takes_system_and_parts(self) -> tuple[bool, bool]:
+        """Found out by rendering, once: what is dropped or refused does not show."""
+        if self._takes is None:
+            text = {"type": "text", "text": "partly"}
+            self._takes = (
+                self._shows("systemic", [{"role": "system", "content": "systemic"}, {"role": "user", "content": "x"}]),
+                self._shows("partly", [{"role": "user", "content": [text]}], without="'type'"),
+            )
+        return self._takes
+
+    def _shows(self, wanted: str, messages: list[Message], without: str = "\0") -> bool:
+        try:
+            text = self._render(messages, {"tools": None, "documents": None, "add_generation_prompt": True})
+        except ChatTemplateError:
+            return False
+        return wanted in text and without not in text
+
+
+def load_chat_template(gguf: GgufFile, *, name_or_text: str | None = None, file: str | None = None) -> ChatTemplate:
+    """The template to use with a model's file.
+
+    name_or_text: the name of a variant that the file holds or of a built-in template, or a template itself. file: one
+    that is read. Without either it is the file's own, else chatml. UsageError for a name that there is not,
+    ChatTemplateError for a template that does not compile.
+    """
+    source, name = _chosen(gguf, name_or_text, file)
+    bos, eos = (_token_text(gguf, key) for key in ("bos", "eos"))
+    return ChatTemplate(source, bos_token=bos, eos_token=eos, name=name)
+
+
+def has_chat_template(gguf: GgufFile) -> bool:
+    """Whether the file brings one of its own."""
+    return gguf.str(_KEY, None) is not None
+
+
+def _chosen(gguf: GgufFile, name_or_text: str | None, file: str | None) -> tuple[str, str]:
+    """A template's source and what to call it."""
+    if name_or_text is not None and file is not None:
+        raise UsageError("there are two templates, from --chat-template and --chat-template-file", "Give one of them.")
+    if file is not None:
+        try:
+            return Path(file).read_text(encoding="utf-8"), file
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the chat template {file} cannot be read: {error}", "Check the path.") from error
+    if name_or_text is None:
+        own = gguf.str(_KEY, None)
+        return (BUILT_IN[DEFAULT], DEFAULT) if own is None else (own, "the model's own")
+    if "{" in name_or_text:
+        return name_or_text, "the text given"
+    variant = gguf.str(f"{_KEY}.{name_or_text}", None)
+    if variant is not None:
+        return variant, name_or_text
+    if name_or_text in BUILT_IN:
+        return BUILT_IN[name_or_text], name_or_text
+    variants = [key.removeprefix(f"{_KEY}.") for key in gguf.entries if key.startswith(f"{_KEY}.")]
+    raise UsageError(
+        f"there is no chat template {name_or_text!r}", f"There are {', '.join([*variants, *sorted(BUILT_IN)])}."
+    )
+
+
+def _token_text(gguf: GgufFile, name: str) -> str:
+    """The text of the token that begins or ends a text; empty if the file has none."""
+    tokens = gguf.strings("tokenizer.ggml.tokens", None)
+    usual = {"bos": 1, "eos": 2} if gguf.str("tokenizer.ggml.model", "") == "llama" else {}
+    id = gguf.u32(f"tokenizer.ggml.{name}_token_id", usual.get(name, 0xFFFFFFFF))
+    return "" if tokens is None or id >= len(tokens) else tokens[id]
+
+
+# -- messages -----------------------------------------------------------------------------------------------------
+
+
+def _plain(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Copies without what is null, the reasoning under each of its names: as transformers gives them to templates."""
+    plain = []
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ChatTemplateError(
+                "a message has no role", 'A message is an object such as {"role": "user", "content": "..."}.'
+            )
+        copy = {key: value for key, value in message.items() if value is not None}
+        reasoning = next((copy[key] for key in _REASONING if key in copy), None)
+        if reasoning is not None:
+            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+        plain.append(copy)
+    return plain
+
+
+def _flat(message: Message) -> Message:
+    """With its parts joined to one text, for a template that knows no parts. Pictures and the like are refused."""
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    texts = []
+    for part in parts:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise ChatTemplateError(f"a message holds a part of the type {kind!r}, but this model reads text only")
+        texts.append(part["text"])
+    return {**message, "content": "\n".join(texts)}
+
+
+def _without_system(messages: list[Message]) -> list[Message]:
+    """With each system prompt in front of the user's message that comes next, or as one if none comes."""
+    merged: list[Message] = []
+    pending: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            pending.append(_flat(message).get("content", ""))
+            continue
+        if pending and message["role"] == "user":
+            merged.append(_with_text_before(message, "\n".join(pending)))
+            pending = []
+            continue
+        merged.append(message)
+    return [*merged, {"role": "user", "content": "\n".join(pending)}] if pending else merged
+
+
+def _with_text_before(message: Message, text: str) -> Message:
+    content = message.get("content", "")
+    if isinstance(content, list):
+        return {**message, "content": [{"type": "text", "text": text}, *content]}
+    return {**message, "content": f"{text}\n{content}" if content else text}
+
+
+def _mark_end(messages: list[Message]) -> str:
+    """Marks the end of the last message's text, which is returned."""
+    content = messages[-1].get("content") if messages else None
+    if isinstance(content, str):
+        messages[-1]["content"] = content + _TAG
+        return content
+    if isinstance(content, list):
+        texts = [i for i, part in enumerate(content) if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        if texts:
+            parts = list(content)
+            parts[texts[-1]] = {**parts[texts[-1]], "text": parts[texts[-1]]["text"] + _TAG}
+            messages[-1]["content"] = parts
+            return str(content[texts[-1]]["text"])
+    raise ChatTemplateError("the last message holds no text that could be continued")
+
+
+def _cut(text: str, wanted: str) -> str:
+    """The text up to the mark; what the template trims is trimmed."""
+    place = text.rfind(_TAG.strip())
+    if place < 0 or wanted.strip() not in text:
+        raise ChatTemplateError("the template leaves out a part of the message that is to be continued", _HINT)
+    kept = text[:place]
+    return kept if text.startswith(_TAG, place) else kept.rstrip()
+
+
+# -- the process --------------------------------------------------------------------------------------------------
+
+
+class _Renderer:
+    """The process, while it lives."""
+
+    def __init__(self) -> None:
+        # A session of its own: Ctrl-C at the terminal is not for it. -P: modules are not looked for beside the file.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def ask(self, request: bytes) -> bytes:
+        """The line that answers this line; empty, and the process ended, if none comes."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            return self._read_line()
+        except BrokenPipeError:
+            return self._read_line()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_line(self) -> bytes:
+        assert self._process.stdout is not None
+        descriptor, line, end = self._process.stdout.fileno(), bytearray(), time.monotonic() + MAX_WALL_S
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+            piece = os.read(descriptor, 1 << 16) if ready else b""
+            if not piece:
+                self.close()
+                return b""
+            line += piece
+        return bytes(line)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:  # what was written last has no reader any more
+                    continue
+
+
+_lock = threading.Lock()
+_renderers: list[_Renderer] = []
+
+
+@atexit.register
+def _end() -> None:
+    while _renderers:
+        _renderers.pop().close()
+
+
+def _ask(request: dict[str, Any]) -> str:
+    """What the process answers; ChatTemplateError for everything but a text."""
+    line = json.dumps(request).encode() + b"\n"
+    with _lock:
+        if not _renderers:
+            _renderers.append(_Renderer())
+        reply = b""
+        try:
+            reply = _renderers[-1].ask(line)
+        finally:
+            if not reply:
+                _renderers.clear()
+    if not reply:
+        raise ChatTemplateError("the chat template takes too long or too much memory, and was ended", _HINT)
+    found: dict[str, str] = json.loads(reply)
+    if "ok" in found:
+        return found["ok"]
+    raise _error(found["error"], found["message"])
+
+
+def _error(kind: str, message: str) -> ChatTemplateError:
+    texts = {
+        "jinja2": (f"Jinja2 {message} has known ways out of its sandbox", "Run `pip install -U 'jinja2>=3.1.6'`."),
+        "syntax": (f"the chat template is no valid Jinja2: {message}", _HINT),
+        "unsafe": (f"the chat template does what none may do: {message}", _HINT),
+        "limit": (f"the chat template goes beyond its limits: {message}", _HINT),
+        "refused": (f"the chat template refuses the messages: {message}", "Change the messages as it asks."),
+        "failed": (f"the chat template fails on these messages: {message}", _HINT),
+    }
+    return ChatTemplateError(*texts[kind])
