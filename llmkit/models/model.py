@@ -8,6 +8,7 @@ from pathlib import Path
 from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.files.gguf_values import Entry
 from llmkit.files.overrides import lay_over
+from llmkit.files.pages import done_with
 from llmkit.kernels.plan import PLAN_FIELDS  # compiles what every plan needs
 from llmkit.memory.kinds import MemoryLayout, memory_layout
 from llmkit.memory.kv_layout import KvLayout, rotation_wanted
@@ -128,4 +129,6 @@ def load_model(
     for n_ctx in (1, config.n_ctx_train):
         model.build(PlanInputs(1), model.memory_layout("f16", "f16", n_ctx), [0], n_ctx)
     model.packed = load_packed(weights.matrices.values(), model.file_fingerprint, n_threads, progress)
+    for data in gguf.maps:  # what was read once: matrices are multiplied from their packed form
+        done_with(data)
     return model

@@ -25,6 +25,7 @@ from scripts.bench.cpu_watch import CpuWatch, process_seconds
 from scripts.bench.engines import ROOT, open_llmkit
 from scripts.bench.jobs import Job
 from scripts.bench.models import REAL, find_model
+from scripts.bench.shared_pages import resident
 
 PROMPT = "The capital of France is"
 N_GEN = 8
@@ -174,6 +175,19 @@ def check_memory() -> Iterator[Check]:
         yield Check(f"memory of a second run, {name} ({file_bytes / 1e6:.0f} MB)", rss, "MB", round(bound))
 
 
+def check_shared() -> Iterator[Check]:
+    """The weights that two processes hold together, against the file: they map the same pages."""
+    for name in REAL:
+        model = find_model(name)
+        with open_llmkit(model, 1) as one, open_llmkit(model, 1) as two:
+            for engine in (one, two):
+                engine.run([Job("prompt", 8), Job("generate", N_GEN)])
+            (alone, first), (_, second) = (resident(engine.pids[0]) for engine in (one, two))
+        size = model.stat().st_size
+        yield Check(f"weights of two processes to the file, {name}", (first + second) / size, "x", 1.1)
+        yield Check(f"... that each maps of them, {name}", alone / size, "x")
+
+
 def check_busy() -> Iterator[Check]:
     """Decoding beside a process that spins, as a share of the quiet speed."""
     for name in REAL:
@@ -226,6 +240,7 @@ CHECKS = {
     "help": check_help,
     "start": check_start,
     "memory": check_memory,
+    "shared": check_shared,
     "busy": check_busy,
     "threads": check_threads,
     "idle": check_idle,

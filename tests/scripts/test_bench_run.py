@@ -75,12 +75,15 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("tiny")
 def test_the_checks_run() -> None:
     """On a tiny model; the figures need only be possible."""
-    found = {name: list(bench_run.CHECKS[name]()) for name in ("help", "memory", "idle", "busy", "threads")}
+    names = ("help", "memory", "shared", "idle", "busy", "threads")
+    found = {name: list(bench_run.CHECKS[name]()) for name in names}
     assert [check.name for check in found["help"]] == ["--help"]
     (memory,) = found["memory"]
     assert 20 < memory.value < 1000
     assert memory.bound is not None
     assert 300 < memory.bound < 310
+    both, each = (check.value for check in found["shared"])
+    assert 0 < each <= both <= 2 * each  # of a model so small the file alone is mapped
     assert found["idle"][0].value < 0.5
     assert 0 < found["busy"][0].value < 20
     assert [round(check.value) >= 0 for check in found["threads"]] == [True, True]
