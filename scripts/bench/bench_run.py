@@ -92,12 +92,16 @@ os.write(int(sys.argv[1]), json.dumps([os.waitstatus_to_exitcode(status), second
 
 
 def run_process(command: list[str], **environment: str) -> Done:
-    """Runs it to its end; LlmkitError when it fails. The memory counts mapped files too, shared or not."""
+    """Runs it to its end; LlmkitError when it fails. The memory counts mapped files too, shared or not.
+
+    Python may keep the modules' bytecode, as it does for whoever installs llmkit.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as answer:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(answer.fileno()), *command],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            env={**kept, "PYTHONPATH": str(ROOT), **environment},
             stdout=out,
             stderr=err,
             pass_fds=[answer.fileno()],
