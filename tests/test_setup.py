@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import llmkit
-from llmkit import cli
+from llmkit import __main__, cli
 from tests.paths import REPO_ROOT
 
 PROJECT = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text(encoding="utf-8
 
 def test_the_command_is_installed() -> None:
     (found,) = entry_points(group="console_scripts", name="llmkit")
-    assert found.load() is cli.main
+    assert found.load() is __main__.run
 
 
 def test_tools_are_part_of_the_package() -> None:
