@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -116,6 +118,16 @@ class Context:
         except BaseException as error:
             self._restore(chains, exactly=isinstance(error, LlmkitError))
             raise
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Around what no decode may run beside; UsageError when another thread is at it."""
+        if not self._decoding.acquire(blocking=False):
+            raise UsageError("the context is decoding in another thread", "give each thread a context of its own")
+        try:
+            yield
+        finally:
+            self._decoding.release()
 
     def _check_sequences(self, segments: list[Segment]) -> None:
         """UsageError for a sequence that this context does not have."""

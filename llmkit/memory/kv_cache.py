@@ -139,6 +139,8 @@ class KvCache:
         taken = [pool.allocate(n_blocks) for pool, n_blocks in zip(self.pools, n_new, strict=True)]
         for k, tail in enumerate(tails):
             new[CELL + k] = _cells(chain.n, n, [tail.block, *taken[k]] if tail.block >= 0 else taken[k])
+            if tail.block >= 0:
+                self.pools[k].make_writable(np.array([tail.block]))
             if tail.copied >= 0:
                 self.pools[k].copy(np.array([tail.copied]), np.array(taken[k][:1]))
                 rows[CELL + k, :n_copied] += (taken[k][0] - tail.copied) * BLOCK_CELLS

@@ -56,6 +56,7 @@ def _own_cells(kv: KvCache, seq: Sequence) -> tuple[int, Run]:
         taken.append(np.array(pool.allocate(blocks.size), np.int64))
         pool.copy(blocks, taken[k])
         moved |= _move_cells(rows[CELL + k], _held(chain, k), blocks, taken[k])
+        pool.make_writable(np.unique(rows[CELL + k, moved & _held(chain, k)] // BLOCK_CELLS))
     changed = np.flatnonzero(moved)
     first, last = int(changed[0]), int(changed[-1]) + 1
     run = Run(rows[:, first:last])

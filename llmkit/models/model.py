@@ -76,6 +76,18 @@ class Model:
         """Whether any layer's keys depend on positions."""
         return self.config.n_rot > 0 and any(self.config.has_rope)
 
+    def rope_record(self, n_ctx: int) -> dict[str, object]:
+        """All that decides how keys are rotated in a context of this size, besides the file's own tensors."""
+        config = self.config
+        kinds = {"full": config.rope, "window": config.rope_window}
+        return {
+            **{name: [r.base, r.scale, r.table_scale, *(r.corners or ())] for name, r in kinds.items()},
+            "n_rot": config.n_rot,
+            "sections": list(config.rope_sections),
+            "layers": [int(has) for has in config.has_rope],
+            "factors": "long" if self._family.attention.rope_factors and n_ctx > config.n_ctx_orig else "short",
+        }
+
     def build(
         self,
         inputs: PlanInputs,

@@ -1,0 +1,134 @@
+"""Whether a state goes with a model and a context: what is written down on saving, and compared on loading.
+
+Everything that decides what bits keys and values have is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmkit.engine.context import Context
+from llmkit.engine.state_info import Said, StateInfo
+from llmkit.files.state_errors import (
+    StateKvTypeError,
+    StateModelError,
+    StateNumericsError,
+    StateQuantizationError,
+    StateRopeError,
+    StateWindowError,
+)
+from llmkit.files.state_header import TOKEN, Header, damaged
+from llmkit.models.model import Model
+from llmkit.simd.target import NUMERICS_ID
+
+LAYOUT = 1  # how keys and values lie in a block: docs/state-format.md. Another number for every change.
+
+
+def describe(ctx: Context, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What the file says about where it comes from."""
+    model, layout = ctx.model, ctx.kv.layout
+    return {
+        "model": {
+            "fingerprint": model.fingerprint(),
+            "file_fingerprint": model.file_fingerprint(),
+            "name": clean(model.name),
+            "arch": model.arch,
+            "shape": _shape(model),
+            "quantization": _quantization(model),
+        },
+        "numerics_id": NUMERICS_ID,
+        "kv": {
+            "layout": LAYOUT,
+            "type_k": layout.type_k,
+            "type_v": layout.type_v,
+            "n_rot_k": layout.n_rot_k,
+            "n_rot_v": layout.n_rot_v,
+            "n_head_kv": layout.n_head_kv,
+            "head_dim": layout.head_dim,
+        },
+        "rope": model.rope_record(ctx.n_ctx),
+        "memory": {
+            "windows": list(ctx.kv.windows),
+            "layers": [list(kind.layers) for kind in ctx.kv.kinds],
+            "n_ctx": ctx.n_ctx,
+        },
+        "metadata": {clean(name): clean(text) for name, text in metadata.items()},
+    }
+
+
+def clean(text: str) -> str:
+    """The text without surrogates, which UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _shape(model: Model) -> list[int]:
+    """Sizes that models which differ in their quantisation alone have in common."""
+    c = model.config
+    return [c.n_vocab, c.n_layer, c.n_embd, c.n_ff, c.n_head, c.n_head_kv, c.head_dim]
+
+
+def _quantization(model: Model) -> str:
+    """The types of the file's tensors and how many there are of each: `f32:61 q4_k:132`."""
+    counts: dict[str, int] = {}
+    for tensor in model.gguf.tensors.values():
+        name = tensor.type_name.lower()
+        counts[name] = counts.get(name, 0) + 1
+    return " ".join(f"{name}:{n}" for name, n in sorted(counts.items()))
+
+
+def check_description(ctx: Context, header: Header, info: StateInfo) -> None:
+    """Compares what the file says with the model and the context; the errors say which reason comes first."""
+    mine, said, place = describe(ctx, {}), Said(header.description, info.path), info.path
+    _check_model(mine, said, place)
+    if said.get("numerics_id") != mine["numerics_id"]:
+        message = f"{place}: computed by kernels with the numerics id {said.text('numerics_id')!r}"
+        raise StateNumericsError(f"{message}; these have {NUMERICS_ID!r}", "save the state again with this llmkit")
+    for name, value in mine["kv"].items():
+        if said.get("kv", name) != value:
+            message = f"{place}: {_KV_NAMES.get(name, name)} {said.get('kv', name)!r}; this context has {value!r}"
+            raise StateKvTypeError(message, _KV_HINTS.get(name, "save the state again with this llmkit"))
+    for name in ("windows", "layers"):
+        if said.get("memory", name) != mine["memory"][name]:
+            message = f"{place}: the memory was divided into windows {list(info.windows)} of layers; this context's is "
+            message += f"{mine['memory']['windows']}"
+            raise StateWindowError(message, "give the same --swa-full, and a context larger than the window")
+    for kind, record in zip(ctx.kv.kinds, header.kinds, strict=False):
+        if (record.window, record.n_layer, record.block_bytes) != (
+            kind.window, len(kind.layers), kind.layout.block_bytes,
+        ):  # fmt: skip
+            raise damaged(place, "its blocks are not of the size that its types have")
+    if len(header.kinds) != len(ctx.kv.kinds) or header.n_logits not in (0, ctx.model.config.n_vocab):
+        raise damaged(place, "its tables are not what its description says")
+    if any((run[TOKEN] >= ctx.model.config.n_vocab).any() for run in header.runs):
+        raise damaged(place, f"a token that is not in the vocabulary of {ctx.model.config.n_vocab}")
+
+
+_KV_NAMES = {"type_k": "keys have the type", "type_v": "values have the type"}
+_KV_HINTS = {
+    "type_k": "give the same -ctk",
+    "type_v": "give the same -ctv",
+    "n_rot_k": "LLAMA_ATTN_ROT_DISABLE must be set on both sides, or on neither",
+    "n_rot_v": "LLAMA_ATTN_ROT_DISABLE must be set on both sides, or on neither",
+}
+
+
+def _check_model(mine: Mapping[str, Any], said: Said, place: str) -> None:
+    model, name = mine["model"], said.text("model", "name")
+    same_file = said.text("model", "file_fingerprint") == model["file_fingerprint"]
+    hint = f"give -m with the model it was saved with: {name}"
+    if not same_file:
+        alike = all(said.get("model", key) == model[key] for key in ("arch", "name", "shape"))
+        there, here = said.text("model", "quantization"), model["quantization"]
+        if alike and there != here:
+            message = f"{place}: saved with {name} in another quantisation: {there} there, {here} here"
+            raise StateQuantizationError(message, hint)
+        raise StateModelError(f"{place}: saved with another model: {name}, not {model['name']}", hint)
+    rope = said.mapping("rope")
+    for key, value in mine["rope"].items():
+        if rope.get(key) != value:
+            message = f"{place}: keys are rotated otherwise: rope {key} is {rope.get(key)!r} there, {value!r} here"
+            raise StateRopeError(message, "give the same RoPE options, --override-kv and, for LongRoPE, context size")
+    if said.text("model", "fingerprint") != model["fingerprint"]:
+        message = f"{place}: saved with {name} under other metadata (--override-kv)"
+        raise StateModelError(message, "give the same --override-kv")
