@@ -89,7 +89,14 @@ class RewindError(LlmkitError):
 
 
 class NumericsError(LlmkitError):
-    """A computation gave NaN or infinity where a number was needed."""
+    """A computation gave NaN or infinity where a number was needed.
+
+    sequences: of a batch, those whose logits were so; the others would have been computed.
+    """
+
+    def __init__(self, message: str, hint: str = "", sequences: tuple[object, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.sequences = sequences
 
 
 class BusyError(LlmkitError):

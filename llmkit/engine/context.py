@@ -181,7 +181,8 @@ class Context:
         logits: npt.NDArray[np.float32] = self._plan.logits[:n_out]
         if n_out and not _all_finite(logits):
             hint = "the model's values overflow; try f32 for -ctk and -ctv"
-            raise NumericsError("the model computed logits that are not finite numbers", hint)
+            message = "the model computed logits that are not finite numbers"
+            raise NumericsError(message, hint, _not_finite(logits, pieces))
         for piece in pieces:
             slide(self.kv, piece.seq, chains[piece.seq])
         return logits
@@ -224,6 +225,13 @@ def _all_finite(logits: npt.NDArray[np.float32]) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         sums = logits.sum(axis=1)
     return bool(np.isfinite(sums).all()) or bool(np.isfinite(logits).all())
+
+
+def _not_finite(logits: npt.NDArray[np.float32], pieces: list[Piece]) -> tuple[Sequence, ...]:
+    """The sequences that have a row with NaN or infinity."""
+    owners = [piece.seq for piece in pieces for _ in range(piece.n_out)]
+    bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    return tuple(dict.fromkeys(owners[row] for row in bad))
 
 
 def _unit_sizes(model: Model, n_threads: int) -> UnitSizes:

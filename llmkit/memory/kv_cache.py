@@ -91,6 +91,10 @@ class KvCache:
             if not kind.window and most > self.pools[k].n_free:
                 self.pools[k].check_room(sum(self._n_blocks(seq.chain, k, n) for seq, n in n_new.items()))
 
+    def blocks_needed(self, n_new: dict[Sequence, int]) -> list[int]:
+        """How many free blocks of each kind so many new tokens take, before a window lets go of any."""
+        return [sum(self._n_blocks(seq.chain, k, n) for seq, n in n_new.items()) for k in range(len(self.kinds))]
+
     def _n_blocks(self, chain: Chain, k: int, n: int) -> int:
         """How many blocks of kind k n new tokens take."""
         return _n_blocks(chain.n, n, self._tail(chain, k)) if n else 0

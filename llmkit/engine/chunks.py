@@ -1,0 +1,56 @@
+"""How many prompt tokens go into a step, and whose. Pure decisions; knows no requests.
+
+A step should take no longer than those who are generating can wait. How long a prompt token takes is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_FIRST = 64  # before anything was measured
+_FEWEST = 16
+_MEASURABLE = 8  # rows: a step of fewer says nothing about a step of many
+_WEIGHT = 0.3  # of the newest measurement
+
+
+def equal_parts(wanted: Sequence[int], budget: int) -> list[int]:
+    """Shares out `budget` tokens: all get as many, those who want fewer leave the rest to the others.
+
+    What is left over when it cannot be divided goes to the first. sum(result) == min(budget, sum(wanted)).
+    """
+    parts, left = [0] * len(wanted), budget
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    for n_served, i in enumerate(order):
+        parts[i] = min(wanted[i], left // (len(wanted) - n_served))
+        left -= parts[i]
+    for i in range(len(wanted)):
+        extra = min(left, wanted[i] - parts[i])
+        parts[i] += extra
+        left -= extra
+    return parts
+
+
+def cut_at(n_done: int, n: int, stops: Iterable[int]) -> int:
+    """How many of n tokens behind the first n_done go into a chunk that ends at the first of the stops on its way."""
+    return min([n, *(stop - n_done for stop in stops if stop > n_done)])
+
+
+class ChunkSize:
+    """Prompt tokens in a step: at most `most`, and no more than take `seconds` at the speed that was measured."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self._rate: float | None = None
+
+    @property
+    def n(self) -> int:
+        """How many now."""
+        if self._rate is None:
+            return min(self.most, _FIRST)
+        return min(self.most, max(_FEWEST, int(self._rate * self.seconds)))
+
+    def measured(self, n_rows: int, seconds: float) -> None:
+        """Takes note of a step of n_rows tokens that took so long."""
+        if n_rows >= _MEASURABLE and seconds > 0:
+            rate = n_rows / seconds
+            self._rate = rate if self._rate is None else self._rate + _WEIGHT * (rate - self._rate)

@@ -1,0 +1,391 @@
+"""What the engine does in one step: who gets a slot, whose tokens are computed, and what comes of them.
+
+Each step gives every generating job its token, and fills the batch with chunks of prompts. Owns the queue and the
+slots. Knows nothing of threads: whoever calls `step` is the one who decodes. docs/scheduling.md explains the rules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmkit.engine.admission import LOOKED_AT, Cells, order
+from llmkit.engine.batch import Segment
+from llmkit.engine.chunks import ChunkSize, cut_at, equal_parts
+from llmkit.engine.context import Context
+from llmkit.engine.context_shift import require_shift, shift_context
+from llmkit.engine.counters import Counters
+from llmkit.engine.generate import StopReason
+from llmkit.engine.job import Job, Phase
+from llmkit.engine.prefixes import Tree
+from llmkit.engine.requests import EngineParams, Event, Failed, OnEvent, Started, TokenEvent
+from llmkit.engine.sharing import Wait, find_waits
+from llmkit.engine.slot import Slot, choose_slot
+from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError
+
+POINT_EVERY = 1024  # tokens between two places where a model with a window can be gone on from
+_TRIES = 4  # waiting jobs that are tried in a step, when cells are scarce
+
+Rows = NDArray[np.float32]
+
+
+class Scheduler:
+    """Jobs of a context. `events` collects what is to be told; whoever calls `step` takes them away."""
+
+    def __init__(
+        self, ctx: Context, tree: Tree, params: EngineParams, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.ctx, self.tree, self.params, self.clock = ctx, tree, params, clock
+        self.n_ctx = min(params.n_ctx_slot or ctx.n_ctx, ctx.n_ctx)
+        if params.context_shift:
+            require_shift(ctx.memory, "a context shift")
+        self.slots = [Slot(i, self.n_ctx) for i in range(params.n_slots)]
+        self.queue: list[Job] = []
+        self.events: list[tuple[OnEvent, Event]] = []
+        self.counters = Counters()
+        self._chunk = ChunkSize(params.max_chunk, params.max_chunk_s)
+        self._cells = Cells(ctx.kv, ctx.n_ubatch, self.n_ctx)
+        self._followed: set[Job] = set()  # in this step
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Job]:
+        """The jobs that have slots."""
+        return [slot.job for slot in self.slots if slot.job is not None]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All that are not through."""
+        return [*self.running, *self.queue]
+
+    def submit(self, job: Job) -> None:
+        """Puts a new job into the queue."""
+        self.queue.append(job)
+
+    # -- a step ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Does what can be done at once; False when there is nothing to compute."""
+        self.end_unwanted()
+        self._admit()
+        plan = self._plan()
+        rows = self._decode(plan)
+        if plan:
+            self._land(plan, rows)
+        self.counters.n_processing, self.counters.n_waiting = len(self.running), len(self.queue)
+        return bool(plan)
+
+    def end_unwanted(self) -> None:
+        """Ends what was cancelled, and what is out of time."""
+        now = self.clock()
+        for job in self.jobs:
+            deadline = job.request.deadline_s
+            if job.handle.cancelled:
+                self.counters.n_cancelled += 1
+                self._finish(job, StopReason.INTERRUPTED)
+            elif deadline is not None and now - job.handle.submitted >= deadline:
+                message = f"the request was not through after {deadline:g} seconds"
+                self._fail(job, RequestTimeoutError(message, "Allow more time (--timeout), or ask for fewer tokens."))
+
+    # -- slots ----------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Gives free slots to waiting jobs whose cells can be had."""
+        while self.queue and any(slot.job is None for slot in self.slots):
+            if not self._admit_one():
+                return
+
+    def _admit_one(self) -> bool:
+        now, overdue_s = self.clock(), self.params.overdue_s
+        oldest = sorted(self.queue, key=lambda job: job.order)[:LOOKED_AT]
+        shared = {job: self._match(job).n_tokens for job in oldest} if len(oldest) > 1 else {}
+        n_tries = _TRIES
+        for job in order(oldest, shared, now, overdue_s):
+            slot = choose_slot(self.slots, job.request.id_slot)
+            if slot is None:
+                continue
+            if self._sit_down(job, slot):
+                return True
+            n_tries -= 1
+            if n_tries == 0 or now - job.handle.submitted >= overdue_s:
+                return False  # whoever came later does not take the cells that an overdue job waits for
+        return False
+
+    def _sit_down(self, job: Job, slot: Slot) -> bool:
+        """Gives the job this slot and what is in memory of its prompt, unless the cells do not suffice."""
+        running = self.running
+        job.phase, job.seq = Phase.PROMPT, self.ctx.memory.sequence(slot.id)
+        self._attach(job)
+        waits = find_waits([*running, job])
+        if running and not self._cells.fit([*running, job], waits):
+            self._let_go(job)
+            job.phase = Phase.QUEUED
+            return False
+        self.queue.remove(job)
+        slot.job, job.id_slot = job, slot.id
+        if job.started_at is None:
+            job.started_at = job.last_token_at = self.clock()
+            self.counters.queue_s.observe(job.started_at - job.handle.submitted)
+            self._tell(job, Started(job.index, slot.id, job.prompt.size))
+        return True
+
+    def _match(self, job: Job) -> Any:
+        """The longest prefix that the job may share; its last token is always computed, for its logits."""
+        return self.tree.match(job.goal[:-1], job.reads)
+
+    def _attach(self, job: Job) -> None:
+        """Shares the longest prefix in memory, if that is more than the job has."""
+        if not job.reads:
+            return
+        match = self._match(job)
+        if match.n_tokens <= job.n_done:
+            return
+        if job.n_done:
+            self._let_go(job)
+            job.seq = self.ctx.memory.sequence(job.id_slot)
+        n_shared = self.tree.attach(match, job.seq)
+        if not job.was_parked:
+            job.n_cached, job.n_computed = n_shared, 0
+
+    def _let_go(self, job: Job) -> None:
+        """Frees what the job holds of memory."""
+        if job.seq is not None:
+            self.ctx.free_sequence(job.seq)
+            job.seq = None
+
+    def _leave(self, job: Job) -> None:
+        """What the job has computed enters the tree; its memory and its slot are free."""
+        self._remember(job)
+        if job.phase is not Phase.QUEUED:
+            self.slots[job.id_slot].leave(self.counters.n_decode)
+        self._let_go(job)
+
+    def _remember(self, job: Job, n_tokens: int | None = None) -> None:
+        """What the job has computed enters the tree."""
+        if job.writes is not None and job.clean and job.n_done:
+            self.tree.insert(job.seq, job.writes, n_tokens)
+
+    # -- the batch ------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> dict[Job, int]:
+        """How many tokens of which job: one of each that generates, and a share of the chunk for each prompt."""
+        running = self.running
+        waits = self._waits(running)
+        self._followed = {wait.leader for wait in waits}
+        prompts = [job for job in running if job.phase is Phase.PROMPT]
+        stops = {job: self._stops(job, waits) for job in prompts}
+        wanted = [cut_at(job.n_done, job.n_left, stops[job]) for job in prompts]
+        parts = equal_parts(wanted, self._chunk.n)
+        plan = {job: 1 for job in running if job.phase is Phase.GENERATING}
+        plan |= {job: n for job, n in zip(prompts, parts, strict=True) if n}
+        return plan
+
+    def _waits(self, running: list[Job]) -> list[Wait]:
+        """Who waits for whose prompt. Those whose wait is over take what there is of it now."""
+        waits = find_waits(running)
+        waiting = {wait.job for wait in waits}
+        over = [job for job in running if job.phase is Phase.WAITING and job not in waiting]
+        for job in waiting:
+            job.phase = Phase.WAITING
+        for job in over:
+            job.phase = Phase.PROMPT
+            self._attach(job)
+        return self._waits(running) if over else waits
+
+    def _stops(self, job: Job, waits: list[Wait]) -> list[int]:
+        """Where chunks of this prompt must end: with a window, a state can be gone on from where it was recorded."""
+        if not self.ctx.kv.has_window or job.writes is None:
+            return []
+        every = range(POINT_EVERY, job.goal.size, POINT_EVERY)
+        return [*job.request.points, *every, job.goal.size - 1, *(wait.n for wait in waits if wait.leader is job)]
+
+    def _decode(self, plan: dict[Job, int]) -> Rows:
+        """Computes the plan; jobs for which there are no cells, or no numbers, are taken out of it."""
+        while True:
+            self._make_room(plan)
+            segments = [
+                Segment(job.seq, job.next_tokens(n), "last" if n == job.n_left and not job.only_caches else "none")
+                for job, n in plan.items()
+            ]
+            if not segments:
+                return np.empty((0, 0), np.float32)
+            began = self.clock()
+            try:
+                rows = self.ctx.decode(segments)
+            except NumericsError as error:
+                self._fail_numerics(plan, error)
+            except ContextFullError as error:
+                self._give_way(plan, error)
+            else:
+                self._count_step(plan, self.clock() - began)
+                return rows
+
+    def _count_step(self, plan: dict[Job, int], seconds: float) -> None:
+        counters, n_prompt = self.counters, sum(n for job, n in plan.items() if job.phase is Phase.PROMPT)
+        counters.n_decode += 1
+        counters.busy_slots += len(plan)
+        counters.step_s += seconds
+        counters.n_prompt += n_prompt
+        if n_prompt:
+            self._chunk.measured(sum(plan.values()), seconds)
+
+    def _fail_numerics(self, plan: dict[Job, int], error: NumericsError) -> None:
+        """Fails the jobs whose logits are no numbers; the others are decoded again, as nothing has changed for them."""
+        bad = [job for job in plan if job.seq in error.sequences] or list(plan)
+        for job in bad:
+            del plan[job]
+            job.clean = False  # whatever overflows may be in its memory already
+            self._fail(job, error)
+
+    # -- cells ----------------------------------------------------------------------------------------------------
+
+    def _make_room(self, plan: dict[Job, int]) -> None:
+        """Sees to it that there are cells: texts that are full shift, cached prefixes go, then the youngest job."""
+        if self.params.context_shift:
+            for job in plan:
+                if job.phase is Phase.GENERATING and job.n_done >= self.n_ctx:
+                    self._shift(job)
+        kv = self.ctx.kv
+        while plan:
+            needed = kv.blocks_needed({job.seq: n for job, n in plan.items() if job.seq is not None})
+            shifted = [job.seq.chain for job in plan if job.seq is not None and not job.seq.chain.turned]
+            for chain in shifted:  # its keys are turned to their new positions, those that are shared in copies
+                needed = [n + chain.blocks(k).size for k, n in enumerate(needed)]
+            if all(n <= pool.n_free for n, pool in zip(needed, kv.pools, strict=True)):
+                return
+            if self.tree.make_room(needed) or shifted:
+                return
+            self._give_way(plan, ContextFullError("the cells that the text needs are pinned", "Unpin cached prefixes."))
+
+    def _give_way(self, plan: dict[Job, int], error: ContextFullError) -> None:
+        """Parks the youngest running job that holds cells; the last one that is left ends."""
+        holders = sorted((job for job in self.running if job.n_done or job in plan), key=lambda job: job.order)
+        job = holders[-1]
+        plan.pop(job, None)
+        if len(holders) > 1:
+            self._park(job)
+        elif job.phase is Phase.GENERATING:
+            self._finish(job, StopReason.CONTEXT)
+        else:
+            self._fail(job, error)
+
+    def _park(self, job: Job) -> None:
+        """Back into the queue. Its state stays in the tree while there is room, and is computed again if not."""
+        self.counters.n_parked += 1
+        self._remember(job)
+        slot, seq = self.slots[job.id_slot], job.seq
+        job.park()
+        slot.leave(self.counters.n_decode)
+        if seq is not None:
+            self.ctx.free_sequence(seq)
+        self.queue.append(job)
+
+    def _shift(self, job: Job) -> None:
+        """Forgets the older half of what follows the tokens to keep: lossy, so nobody shares it from here on."""
+        self._remember(job)
+        request, memory = job.request, self.ctx.memory
+        n_keep = job.prompt.size if request.n_keep < 0 else request.n_keep
+        n_keep = min(n_keep, self.n_ctx - 4)
+        n_discard = request.n_discard or (job.n_done - n_keep) // 2
+        shift_context(memory, job.id_slot, n_keep, max(1, min(n_discard, job.n_done - n_keep)))
+        job.clean, job.truncated = False, True
+
+    # -- what comes of it -----------------------------------------------------------------------------------------
+
+    def _land(self, plan: dict[Job, int], rows: Rows) -> None:
+        """Tokens are chosen, points recorded, and jobs that are through leave."""
+        next_row = iter(rows)
+        for job, n in plan.items():
+            at = self.clock()
+            in_prompt = job.phase is Phase.PROMPT
+            chooses = not job.only_caches and (not in_prompt or job.n_done == job.goal.size)
+            self.counters.n_past_max = max(self.counters.n_past_max, job.n_done)
+            if in_prompt:
+                self._note_chunk(job, n, at)
+            elif self.ctx.kv.has_window and job.n_done % POINT_EVERY == 0:
+                self._remember(job)
+            if chooses:
+                self._choose(job, next(next_row))
+            elif job.only_caches and job.n_done == job.goal.size:
+                self._finish(job, StopReason.LIMIT)
+
+    def _note_chunk(self, job: Job, n: int, at: float) -> None:
+        """A chunk of a prompt is computed."""
+        if not job.was_parked:
+            job.n_computed += n
+            job.last_token_at = at
+            self._tell(job, job.progress(at))
+        n_done, is_point = job.n_done, False
+        if self.ctx.kv.has_window:
+            is_point = n_done in job.request.points or n_done % POINT_EVERY == 0 or n_done == job.goal.size - 1
+        if job in self._followed or is_point or n_done == job.goal.size:
+            self._remember(job)
+        if n_done == job.goal.size and not job.was_parked:
+            self._count_prompt(job)
+
+    def _count_prompt(self, job: Job) -> None:
+        counters = self.counters
+        counters.prompt_s += job.timings().prompt_s
+        counters.n_cached += job.n_cached
+        counters.tokens_hit += job.n_cached
+        counters.tokens_asked += job.prompt.size
+        counters.hits += job.n_cached > 0
+        counters.misses += job.n_cached == 0
+
+    def _choose(self, job: Job, logits: Rows) -> None:
+        """Chooses a job's token and tells it; a job whose logits leave no choice fails."""
+        is_first, before = job.first_token_at is None, job.last_token_at
+        try:
+            token = job.choose(logits, self.clock)
+        except LlmkitError as error:
+            self._fail(job, error)
+            return
+        job.last_token_at = self.clock()
+        timings = job.timings()
+        self.counters.n_predicted += 1
+        if is_first:
+            self.counters.first_token_s.observe(job.last_token_at - job.handle.submitted)
+        else:
+            self.counters.predicted_s += job.last_token_at - before
+            self.counters.between_tokens_s.observe(job.last_token_at - before)
+        self._tell(job, TokenEvent(job.index, token.id, token.text, token.logprobs, timings))
+        if job.generation.stop_reason is not None:
+            self._finish(job, job.generation.stop_reason)
+
+    def _finish(self, job: Job, reason: StopReason) -> None:
+        job.generation.stop_reason = reason
+        self.counters.n_finished += 1
+        self._tell(job, job.finished())
+        self._end(job)
+
+    def _fail(self, job: Job, error: LlmkitError) -> None:
+        self.counters.n_failed += 1
+        self._tell(job, Failed(job.index, error))
+        self._end(job)
+
+    def _end(self, job: Job) -> None:
+        """The job is through and holds nothing any more."""
+        if job.phase is Phase.QUEUED:
+            self.queue.remove(job)
+        self._leave(job)
+        if job.private and not any(other.handle is job.handle for other in self.jobs):
+            for entry in self.tree.entries(job.private):
+                self.tree.remove(entry.id)
+
+    def fail_all(self, error: LlmkitError) -> None:
+        """Ends all jobs, whatever state they are in: for a caller who met an error that nobody foresaw."""
+        for job in self.jobs:
+            self._tell(job, Failed(job.index, error))
+        self.counters.n_failed += len(self.jobs)
+        self.queue.clear()
+        for slot in self.slots:
+            slot.job = None
+            self.ctx.free_sequence(self.ctx.memory.sequence(slot.id))
+
+    def _tell(self, job: Job, event: Event) -> None:
+        self.events.append((job.handle.on_event, event))

@@ -1,0 +1,266 @@
+"""The engine's thread: what is refused at the door, how events leave, that it sleeps, drains and ends."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmkit.engine.context import Context
+from llmkit.engine.engine_thread import EngineThread
+from llmkit.engine.generate import StopReason
+from llmkit.engine.requests import CompletionRequest, EngineParams, Event, Failed, Finished, RequestHandle, TokenEvent
+from llmkit.errors import DrainingError, LlmkitError, PromptTooLongError, QueueFullError, UsageError
+from llmkit.params import GenerateParams, SamplingParams
+from tests.engine.plain_tree import PlainTree
+from tests.engine.scheduling import GREEDY, alone, ids, opened
+from tests.make_models import make_model
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("thread") / "m.gguf", n_ctx_train=4096)
+
+
+@pytest.fixture
+def ctx(path: Path) -> Iterator[Context]:
+    with opened(path, 2048) as ctx:
+        yield ctx
+
+
+class Client:
+    """Collects the events of one request."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.first, self.over = threading.Event(), threading.Event()
+        self.n_open = 1
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        self.first.set()
+        if isinstance(event, Finished | Failed):
+            self.n_open -= 1
+            if self.n_open == 0:
+                self.over.set()
+
+    def end(self) -> Any:
+        assert self.over.wait(WAIT_S), "no end came"
+        return self.events[-1]
+
+    @property
+    def answer(self) -> tuple[list[int], list[Any]]:
+        tokens = [event for event in self.events if isinstance(event, TokenEvent)]
+        return [token.id for token in tokens], [token.logprobs for token in tokens]
+
+
+def request(
+    prompt: list[int], n_predict: int = 4, sampling: SamplingParams = GREEDY, **options: Any
+) -> CompletionRequest:
+    return CompletionRequest(prompt, GenerateParams(n_predict, n_logprobs=3), sampling, **options)
+
+
+def submit(engine: EngineThread, *args: Any, **options: Any) -> tuple[RequestHandle, Client]:
+    client = Client()
+    client.n_open = options.get("n_cmpl", 1)
+    return engine.submit(request(*args, **options), client), client
+
+
+def engine_of(ctx: Context, **params: Any) -> EngineThread:
+    return EngineThread(ctx, None, EngineParams(**params), tree=PlainTree(ctx.kv))
+
+
+def tree_of(engine: EngineThread) -> Any:
+    return engine.tree
+
+
+def assert_nothing_lost(engine: EngineThread) -> None:
+    def clear(ctx: Context, tree: Any) -> list[int]:
+        for entry in tree.entries():
+            tree.remove(entry.id)
+        return [pool.n_used for pool in ctx.kv.pools]
+
+    assert engine.call(clear).result(WAIT_S) == [0] * len(engine.ctx.kv.pools)
+    assert not any(slot.is_processing for slot in engine.slots())
+
+
+def test_sixteen_clients_at_once_get_what_each_gets_alone(ctx: Context) -> None:
+    """Case 45, with fewer slots than clients."""
+    expected = [alone(ctx, ids(10 + i, i), 8) for i in range(16)]
+    with engine_of(ctx) as engine:
+        clients = [submit(engine, ids(10 + i, i), 8)[1] for i in range(16)]
+        assert [client.end().stop_reason for client in clients] == [StopReason.LIMIT] * 16
+        assert [client.answer for client in clients] == expected
+        counters = engine.counters()
+        assert (counters.n_finished, counters.n_predicted, counters.n_processing, counters.n_waiting) == (16, 128, 0, 0)
+        assert (counters.queue_s.n, counters.first_token_s.n, counters.between_tokens_s.n) == (16, 16, 112)
+        assert_nothing_lost(engine)
+
+
+def test_a_seed_gives_the_same_text_in_any_company(ctx: Context) -> None:
+    """Case 20; continuation i has the seed after the one before."""
+    sampling = SamplingParams(temp=1.0, seed=7)
+    expected = [alone(ctx, ids(10, 1), 12, SamplingParams(temp=1.0, seed=7 + i))[0] for i in range(2)]
+    with engine_of(ctx) as engine:
+        others = [submit(engine, ids(30, i), 20)[1] for i in range(5)]
+        client = submit(engine, ids(10, 1), 12, sampling, n_cmpl=2)[1]
+        client.end()
+        ends = {event.index: event for event in client.events if isinstance(event, Finished)}
+        assert [list(ends[i].ids) for i in range(2)] == expected
+        assert [ends[i].seed for i in range(2)] == [7, 8]
+        for other in others:
+            other.end()
+
+
+def test_what_cannot_be_computed_is_refused_at_the_door(ctx: Context) -> None:
+    with engine_of(ctx, n_slots=2, n_queue=1, n_ctx_slot=64) as engine:
+        for wrong in (
+            request([1, 128]), request([-1]), request([1], id_slot=2), request([1], n_cmpl=4),
+            request([1], sampling=SamplingParams(logit_bias=((128, 1.0),))),
+        ):  # fmt: skip
+            with pytest.raises(UsageError):
+                engine.submit(wrong, Client())
+        with pytest.raises(PromptTooLongError, match=r"65 tokens.*64") as caught:
+            engine.submit(request(ids(65, 1)), Client())
+        assert (caught.value.n_prompt, caught.value.n_ctx) == (65, 64)
+        assert [submit(engine, ids(n, 1), -1)[1].end().stop_reason for n in (63, 64)] == [StopReason.CONTEXT] * 2
+
+
+def held(engine: EngineThread) -> tuple[threading.Event, Any]:
+    """Keeps the engine's thread from making a step until the event is set."""
+    release, entered = threading.Event(), threading.Event()
+
+    def wait(ctx: Any, tree: Any) -> None:
+        entered.set()
+        assert release.wait(WAIT_S)
+
+    future = engine.call(wait)
+    assert entered.wait(WAIT_S)
+    return release, future
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(ctx: Context) -> None:
+    with engine_of(ctx, n_slots=1, n_queue=2) as engine:
+        release, _ = held(engine)
+        clients = [submit(engine, ids(5, i))[1] for i in range(3)]
+        with pytest.raises(QueueFullError) as caught:
+            submit(engine, ids(5, 9))
+        assert caught.value.retry_after_s >= 1
+        assert engine.counters().n_refused == 1
+        release.set()
+        assert [client.end().stop_reason for client in clients] == [StopReason.LIMIT] * 3
+        assert submit(engine, ids(5, 9))[1].end().stop_reason is StopReason.LIMIT
+
+
+def test_a_step_is_one_hand_over_wherever_that_leads(ctx: Context) -> None:
+    delivered: list[int] = []
+
+    def hand_over(deliver: Callable[[], None]) -> None:
+        delivered.append(1)
+        deliver()
+
+    with EngineThread(ctx, None, EngineParams(), hand_over, PlainTree(ctx.kv)) as engine:
+        release, _ = held(engine)
+        clients = [submit(engine, ids(5, i), 6)[1] for i in range(4)]
+        release.set()
+        for client in clients:
+            client.end()
+        assert len(delivered) == engine.counters().n_decode == 6
+
+
+def test_calls_run_between_steps_and_bring_back_errors(ctx: Context) -> None:
+    with engine_of(ctx) as engine:
+        _, client = submit(engine, ids(5, 1), 50)
+        thread = engine.call(lambda ctx, tree: threading.current_thread().name).result(WAIT_S)
+        assert thread == "llmkit-engine"
+        with pytest.raises(ZeroDivisionError):
+            engine.call(lambda ctx, tree: 1 / 0).result(WAIT_S)
+        assert client.end().stop_reason is StopReason.LIMIT
+    with pytest.raises(DrainingError):
+        engine.call(lambda ctx, tree: None).result(WAIT_S)
+
+
+def test_a_receiver_that_fails_harms_nobody(ctx: Context) -> None:
+    def failing(event: Event) -> None:
+        raise RuntimeError
+
+    with engine_of(ctx) as engine:
+        engine.submit(request(ids(5, 1)), failing)
+        assert submit(engine, ids(5, 2))[1].end().stop_reason is StopReason.LIMIT
+
+
+def test_a_fault_of_ours_fails_what_is_there_and_nothing_later(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(ctx) as engine:
+        release, _ = held(engine)
+        _, client = submit(engine, ids(5, 1))
+        monkeypatch.setattr(engine.scheduler, "_land", lambda plan, rows: 1 / 0)
+        release.set()
+        assert isinstance(client.end(), Failed)
+        assert isinstance(client.end().error, LlmkitError)
+        monkeypatch.undo()
+        assert submit(engine, ids(5, 1))[1].end().stop_reason is StopReason.LIMIT
+        assert_nothing_lost(engine)
+
+
+def test_draining_finishes_what_is_there_and_takes_nothing_in(ctx: Context) -> None:
+    with engine_of(ctx) as engine:
+        clients = [submit(engine, ids(5, i), 20)[1] for i in range(6)]
+        assert engine.drain(WAIT_S)
+        assert [client.end().stop_reason for client in clients] == [StopReason.LIMIT] * 6
+        with pytest.raises(DrainingError):
+            submit(engine, ids(5, 1))
+
+
+def test_a_drain_that_takes_too_long_cancels_the_rest(ctx: Context) -> None:
+    with engine_of(ctx) as engine:
+        _, client = submit(engine, ids(5, 1), -1)
+        assert client.first.wait(WAIT_S)
+        assert not engine.drain(0)
+        assert client.end().stop_reason is StopReason.INTERRUPTED
+
+
+def test_closing_tells_everybody(ctx: Context) -> None:
+    engine = engine_of(ctx, n_slots=1)
+    clients = [submit(engine, ids(5, i), -1)[1] for i in range(3)]
+    engine.close()
+    assert [client.end().stop_reason for client in clients] == [StopReason.INTERRUPTED] * 3
+    engine.close()
+
+
+def test_an_idle_engine_does_not_run(ctx: Context) -> None:
+    with engine_of(ctx) as engine:
+        submit(engine, ids(5, 1))[1].end()
+        engine.call(lambda ctx, tree: None).result(WAIT_S)
+        times = []
+        for _ in range(2):
+            times.append(engine.call(lambda ctx, tree: time.thread_time()).result(WAIT_S))
+            time.sleep(0.1)
+        assert times[1] - times[0] < 0.02
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_two_hundred_starts_and_cancels_leave_no_trace(path: Path, seed: int) -> None:
+    """Cases 29 and 46: three times more requests than slots, a pool that is too small, blocks that are poisoned."""
+    draw = random.Random(seed)
+    with opened(path, 384) as ctx, engine_of(ctx, n_slots=4) as engine:
+        expected = alone(ctx, ids(30, 1), 10)
+        live: list[tuple[RequestHandle, Client]] = []
+        for i in range(200):
+            prompt = ids(draw.choice((20, 60)), draw.randrange(3)) + ids(draw.randrange(1, 90), i)
+            live.append(submit(engine, prompt, draw.choice((0, 3, 40, -1)), cache_prompt=draw.random() < 0.8))
+            if len(live) >= 12:
+                handle, client = live.pop(draw.randrange(len(live)))
+                engine.cancel(handle)
+                client.end()
+        for handle, _ in live:
+            engine.cancel(handle)
+        assert {type(client.end()) for _, client in live} == {Finished}
+        client = submit(engine, ids(30, 1), 10)[1]
+        assert client.end().stop_reason is StopReason.LIMIT
+        assert client.answer == expected
+        assert_nothing_lost(engine)
