@@ -63,7 +63,7 @@ class BlockPool:
         return self.n_blocks - self.n_free
 
     def n_refs(self, block: int) -> int:
-        """How many sequences reference the block."""
+        """How many sequences and holders reference the block."""
         return int(self._n_refs[block])
 
     def n_refs_of(self, blocks: Blocks) -> npt.NDArray[np.int32]:
@@ -163,7 +163,7 @@ class BlockPool:
                 self._fill_with_nan(int(block))
 
     def set_references(self, n_refs: npt.NDArray[np.int32]) -> None:
-        """Sets how many sequences reference each block, and thereby which are free."""
+        """Sets how often each block is referenced, and thereby which are free."""
         self._n_refs[:] = n_refs
         self._free = []
         self._free_all(np.flatnonzero(n_refs[: self._n_touched] == 0))

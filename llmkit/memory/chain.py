@@ -20,6 +20,8 @@ TOKEN, POS, ROTATED, CELL = 0, 1, 2, 3
 
 _CAPACITY = 64
 
+NEVER = 1 << 62  # of `changed_from`: no token
+
 
 class Run:
     """Columns with room to grow: int64 [CELL + kinds][capacity], of which the first `n` are taken."""
@@ -30,6 +32,13 @@ class Run:
         self.n = rows.shape[1]
         self.data = np.empty((len(rows), max(_CAPACITY, self.n)), np.int64)
         self.data[:, : self.n] = rows
+
+    @classmethod
+    def closed(cls, rows: Columns) -> Run:
+        """Columns that nobody writes behind: they take the memory of `rows` and no more."""
+        run = cls.__new__(cls)
+        run.data, run.n = rows, -1
+        return run
 
     def extend(self, rows: Columns) -> None:
         """Writes columns behind the last. Those before keep their values, and their memory while a view is held."""
@@ -62,15 +71,30 @@ class Chain:
     """Parts in order of position; equal positions in order of arrival.
 
     gone: for each kind how many tokens from the first on have no cells any more (their column is stale). sorted: cells
-    of a block lie in the order of their tokens. turned: every K is rotated for its position.
+    of a block lie in the order of their tokens. turned: every K is rotated for its position. changed_from: the first
+    token whose cells may hold something else than computing all tokens in order gives, since one before it was removed
+    or moved; NEVER for none. The i-th token before that has position i, and place i mod 32 of a block.
     """
 
-    __slots__ = ("_blocks", "gone", "n", "parts", "sorted", "turned")
+    __slots__ = ("_blocks", "changed_from", "gone", "n", "parts", "sorted", "turned")
 
-    def __init__(self, parts: tuple[Part, ...], gone: tuple[int, ...], in_order: bool = True, turned: bool = True):
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        gone: tuple[int, ...],
+        in_order: bool = True,
+        turned: bool = True,
+        changed_from: int = NEVER,
+    ):
         self.parts, self.gone, self.sorted, self.turned = parts, gone, in_order, turned
+        self.changed_from = changed_from
         self.n = sum([part.stop - part.start for part in parts])
         self._blocks: tuple[Columns, ...] | None = None
+
+    @property
+    def n_exact(self) -> int:
+        """How many tokens, from the first on, hold what computing them in order gives."""
+        return min(self.n, self.changed_from)
 
     def column(self, row: int) -> Columns:
         """int64 [n]: one row of all parts; a view where there is one part."""

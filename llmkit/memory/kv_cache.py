@@ -1,15 +1,15 @@
 """The KV cache: sequences over pools of blocks, one pool a kind of memory. Gives tokens cells, puts chains in place.
 
-Invariants: a block has one reference for each sequence whose chain lies in it; a block that several sequences lie in is
-never written; a sequence's chain is put in place by one assignment, and what comes before it changes nothing that any
-chain shows.
+Invariants: a block has one reference for each sequence whose chain lies in it, and those of the holders; a block with
+several references is never written; a sequence's chain is put in place by one assignment, and what comes before it
+changes nothing that any chain shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,13 @@ class _Tail(NamedTuple):
 _NO_TAIL = _Tail(-1, -1)
 
 
+class Holder(Protocol):
+    """Who references blocks without being a sequence, as what is kept for later does."""
+
+    def count(self, kind: int) -> npt.NDArray[np.int32]:
+        """How often it references each block of this kind, counted anew, int32 [n_blocks]."""
+
+
 class KvCache:
     """At least `n_cells` cells of each kind, shared by any number of sequences of up to `n_ctx` tokens.
 
@@ -47,6 +54,7 @@ class KvCache:
         self.pools = [BlockPool(kind.layout.block_bytes, n_blocks) for kind in layout.kinds]
         self.has_window = any(kind.window for kind in layout.kinds)
         self.sequences: set[Sequence] = set()
+        self.holders: list[Holder] = []
         self.kept: list[list[Columns]] = []  # see sliding_window
 
     @property
@@ -204,12 +212,14 @@ class KvCache:
             raise
 
     def recount(self) -> None:
-        """Counts the references anew from the sequences: an interruption may have left a change half done."""
+        """Counts the references anew, of sequences and holders: an interruption may have left a change half done."""
         self.kept = []
         for k, pool in enumerate(self.pools):
             n_refs = np.zeros(pool.n_blocks, np.int32)
             for seq in self.sequences:
                 n_refs[seq.chain.blocks(k)] += 1
+            for holder in self.holders:
+                n_refs += holder.count(k)
             pool.set_references(n_refs)
 
 
@@ -234,8 +244,10 @@ def _joined(chain: Chain, n_replaced: int, rows: Columns) -> Chain:
         run, start, stop = parts[-1]
         if run.n == stop:
             run.extend(rows)
-            return Chain((*parts[:-1], Part(run, start, run.n)), chain.gone, chain.sorted, chain.turned)
+            joined = (*parts[:-1], Part(run, start, run.n))
+            return Chain(joined, chain.gone, chain.sorted, chain.turned, chain.changed_from)
     if parts and parts[-1].stop - parts[-1].start < _SHORT:
         run, start, stop = parts[-1]
         rows, parts = np.concatenate([run.data[:, start:stop], rows], axis=1), parts[:-1]
-    return Chain((*parts, Part(Run(rows), 0, rows.shape[1])), chain.gone, chain.sorted, chain.turned)
+    joined = (*parts, Part(Run(rows), 0, rows.shape[1]))
+    return Chain(joined, chain.gone, chain.sorted, chain.turned, chain.changed_from)

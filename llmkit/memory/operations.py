@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from llmkit.errors import RewindError, UsageError
-from llmkit.memory.chain import POS, Chain, Columns, Part, Run
+from llmkit.memory.chain import NEVER, POS, Chain, Columns, Part, Run
 
 MAX_POS = 1 << 31
 
@@ -30,14 +30,14 @@ def _piece(chain: Chain, first: int, last: int) -> _Piece:
     return chain.cut(first, last), tuple(min(max(gone - first, 0), last - first) for gone in chain.gone)
 
 
-def _joined(pieces: list[_Piece], *, in_order: bool, turned: bool) -> Chain:
+def _joined(pieces: list[_Piece], *, in_order: bool, turned: bool, changed_from: int) -> Chain:
     """One behind the other. Where a piece lacks cells, all before it count as gone too."""
     parts = tuple(part for piece, _ in pieces for part in piece)
     gone, offset = [0] * len(pieces[0][1]), 0
     for piece, missing in pieces:
         gone = [offset + m if m else g for g, m in zip(gone, missing, strict=True)]
         offset += sum(part.stop - part.start for part in piece)
-    return Chain(parts, tuple(gone), in_order, turned)
+    return Chain(parts, tuple(gone), in_order, turned, changed_from if changed_from < offset else NEVER)
 
 
 def needed_from(chain: Chain, window: int) -> int:
@@ -61,7 +61,8 @@ def without(chain: Chain, first: int, last: int, windows: tuple[int, ...]) -> Ch
     if first == last:
         return chain
     pieces = [_piece(chain, 0, first), _piece(chain, last, chain.n)]
-    return _checked(_joined(pieces, in_order=chain.sorted, turned=chain.turned), windows)
+    changed_from = chain.changed_from if last == chain.n else min(chain.changed_from, first)
+    return _checked(_joined(pieces, in_order=chain.sorted, turned=chain.turned, changed_from=changed_from), windows)
 
 
 def with_copy(target: Chain, source: Chain, p0: int, p1: int, windows: tuple[int, ...]) -> Chain:
@@ -73,7 +74,11 @@ def with_copy(target: Chain, source: Chain, p0: int, p1: int, windows: tuple[int
     pieces = [_piece(target, 0, first), _piece(source, begin, end), _piece(target, last, target.n)]
     alone = last - first == target.n
     turned = source.turned and (target.turned or alone)
-    return _checked(_joined(pieces, in_order=source.sorted and alone, turned=turned), windows)
+    changed_from = min(target.changed_from, first)  # of tokens that were computed behind others nothing is promised
+    if first == begin == 0:
+        changed_from = min(source.changed_from, end)
+    joined = _joined(pieces, in_order=source.sorted and alone, turned=turned, changed_from=changed_from)
+    return _checked(joined, windows)
 
 
 def with_positions(
@@ -95,7 +100,9 @@ def with_positions(
     parts = (Part(Run(kept), 0, kept.shape[1]),) if kept.size else ()
     missing = tuple(max(n - n_below, 0) for n in _piece(chain, first, last)[1])
     pieces = [_piece(chain, 0, first), (parts, missing), _piece(chain, last, chain.n)]
-    return _checked(_in_order(_joined(pieces, in_order=chain.sorted, turned=False)), windows)
+    changed_from = min(chain.changed_from, first)
+    joined = _joined(pieces, in_order=chain.sorted, turned=False, changed_from=changed_from)
+    return _checked(_in_order(joined), windows)
 
 
 def _in_order(chain: Chain) -> Chain:
@@ -106,4 +113,5 @@ def _in_order(chain: Chain) -> Chain:
     order = np.argsort(rows[POS], kind="stable")
     place = np.argsort(order)
     gone = tuple(int(place[:g].max()) + 1 if g else 0 for g in chain.gone)
-    return Chain((Part(Run(rows[:, order]), 0, chain.n),), gone, False, chain.turned)
+    changed_from = min(chain.changed_from, int(np.argmax(order != np.arange(order.size))))
+    return Chain((Part(Run(rows[:, order]), 0, chain.n),), gone, False, chain.turned, changed_from)

@@ -37,7 +37,7 @@ def settle(kv: KvCache, seq: Sequence, turn: Turn | None) -> None:
         rotated = run.data[ROTATED].ctypes.data + moved * run.data.itemsize
         turn(run.data[POS, moved] - run.data[ROTATED, moved], cells, rotated)
     chain = seq.chain
-    seq.chain = Chain(chain.parts, chain.gone, chain.sorted, turned=True)
+    seq.chain = Chain(chain.parts, chain.gone, chain.sorted, turned=True, changed_from=chain.changed_from)
 
 
 def _own_cells(kv: KvCache, seq: Sequence) -> tuple[int, Run]:
@@ -61,7 +61,7 @@ def _own_cells(kv: KvCache, seq: Sequence) -> tuple[int, Run]:
     first, last = int(changed[0]), int(changed[-1]) + 1
     run = Run(rows[:, first:last])
     parts = (*chain.cut(0, first), Part(run, 0, last - first), *chain.cut(last, chain.n))
-    kv.replace(seq, Chain(parts, chain.gone, chain.sorted, turned=False))
+    kv.replace(seq, Chain(parts, chain.gone, chain.sorted, False, chain.changed_from))
     for pool, blocks in zip(kv.pools, taken, strict=True):
         pool.release(blocks)
     return first, run

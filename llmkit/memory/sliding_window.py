@@ -1,6 +1,7 @@
 """Dropping what no coming token will see: blocks of layers with a window, once they are behind it. Knows no model.
 
-A batch that fails is taken back as a whole. So what a sequence lay in when the batch began is kept to its end.
+A batch that fails is taken back as a whole. So what a sequence lay in when the batch began is kept to its end. And one
+token more than needed is kept: the last can always be removed, to compute it again for its logits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def slide(kv: KvCache, seq: Sequence, before: Chain) -> None:
     gone = tuple(_n_gone(kv, chain, k) for k in range(len(kv.kinds)))
     if gone == chain.gone:
         return
-    slid = Chain(chain.parts, gone, chain.sorted, chain.turned)
+    slid = Chain(chain.parts, gone, chain.sorted, chain.turned, chain.changed_from)
     left = [np.setdiff1d(chain.blocks(k), slid.blocks(k)) for k in range(len(gone))]
     kept = [np.intersect1d(blocks, before.blocks(k)) for k, blocks in enumerate(left)]
     seq.chain = slid
@@ -44,7 +45,7 @@ def _n_gone(kv: KvCache, chain: Chain, k: int) -> int:
     window, gone = kv.kinds[k].window, chain.gone[k]
     if window == 0 or chain.n - gone < window + BLOCK_CELLS:
         return gone
-    need = needed_from(chain, window)
+    need = max(gone, needed_from(chain, window) - 1)
     if need >= chain.n:
         return chain.n
     first = max(gone, need - BLOCK_CELLS)
