@@ -1,8 +1,8 @@
 """The entry point: finds the command that was asked for, runs it, and turns every way of ending into an exit code.
 
-Owns the table of commands and the exit codes: 0 done, 1 user error, 2 ran but the answer is negative, 130 interrupted.
-Knows nothing about what a command does, and imports neither Typer nor a command's module before one is chosen, so that
-`llmkit --help` is quick.
+Owns the table of commands and the exit codes: 0 done, 1 user error, 2 ran but the answer is negative, 130 interrupted
+(143 by SIGTERM, 129 by a closed terminal). Knows nothing about what a command does, and imports neither Typer nor a
+command's module before one is chosen, so that `llmkit --help` is quick. How a command line is read is llmkit/shell's.
 """
 
 import importlib
@@ -13,12 +13,19 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from llmkit import __version__, report
+from llmkit import report
 from llmkit.errors import LlmkitError, UsageError
+from llmkit.shell import signals
+
+if TYPE_CHECKING:
+    from llmkit.shell.command import BuiltCommand
 
 EXIT_ERROR = 1
-EXIT_INTERRUPTED = 130
+
+COMPLETION_VARIABLE = "_LLMKIT_COMPLETE"
+"""Set by a shell that asks what could come next."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +75,35 @@ def guarded(work: Callable[[], int]) -> int:
     """Call `work` and return its exit code, or say what ended it on stderr and return the code for that."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    try:
-        code = work()
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return code
-    except BaseException as exc:
-        return _exit_code(exc)
+    with signals.as_ctrl_c():
+        try:
+            code = work()
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BaseException as exc:
+            code = _exit_code(exc)
+        report.close_log()
+        return signals.exit_code(code)
 
 
 def _dispatch(args: list[str]) -> int:
+    if COMPLETION_VARIABLE in os.environ:
+        from llmkit.shell.completion import complete
+
+        return complete({command.name: command.help for command in COMMANDS.values()}, lambda name: _build(name).parser)
     first = args[0] if args else ""
     if first in ("-h", "--help", ""):
         report.result(_overview())
         return 0 if first else EXIT_ERROR
     if first in ("-V", "--version"):
-        report.result(f"llmkit {__version__}")
+        from llmkit.shell.version import version_text
+
+        report.result(version_text())
         return 0
+    if first in ("--install-completion", "--show-completion"):
+        from llmkit.shell.completion import script_or_install
+
+        return script_or_install(first, args[1:])
     if first not in COMMANDS:
         kind = "option" if first.startswith("-") else "command"
         close = get_close_matches(first, COMMANDS, n=1)
@@ -105,37 +124,24 @@ def _overview() -> str:
             "Commands:",
             *lines,
             "",
-            "`llmkit COMMAND --help` shows the options of one command, `llmkit --version` the version.",
+            "`llmkit COMMAND --help` shows the options of one command, `llmkit --version` the versions.",
+            "`llmkit --install-completion [bash|zsh|fish]` lets Tab complete them.",
         ]
     )
 
 
+def _build(name: str) -> "BuiltCommand":
+    """The parser of a command, with the options that all have; imports the command's module and Typer."""
+    from llmkit.shell.command import build_command
+
+    command = COMMANDS[name]
+    return build_command(name, getattr(importlib.import_module(command.module), command.attribute))
+
+
 def _run(command: Command, args: list[str]) -> int:
-    """Import the command's module, let Typer read its options, and call it.
+    from llmkit.shell.command import run_command
 
-    Typer's own main loop is left out: it would end with 2 on a wrong option, and meet a closed pipe before we do.
-    """
-    import typer
-    from typer.main import get_command
-
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    # An option is found by its name with dashes, however it was typed: --top_k and --top-k, as in llama.cpp.
-    settings = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda name: name.replace("_", "-")}
-    app.command(command.name, context_settings=settings)(
-        getattr(importlib.import_module(command.module), command.attribute)
-    )
-    parser = get_command(app)
-    try:
-        with parser.make_context(f"llmkit {command.name}", args) as context:
-            code = parser.invoke(context)
-    except typer.Exit as exc:
-        return exc.exit_code
-    except typer.TyperException as exc:
-        hint = f"`llmkit {command.name} --help` shows the options"
-        if "unexpected extra argument" in exc.format_message() and ".gguf" in exc.format_message():
-            hint = f"a model is given with -m; {hint}"
-        raise UsageError(exc.format_message(), hint) from exc
-    return code if isinstance(code, int) else 0
+    return run_command(_build(command.name), args, list(COMMANDS), _build)
 
 
 def _exit_code(exc: BaseException) -> int:
@@ -146,8 +152,8 @@ def _exit_code(exc: BaseException) -> int:
         _drop_stdout()
         return 0
     if isinstance(exc, KeyboardInterrupt):
-        report.note("interrupted")
-        return EXIT_INTERRUPTED
+        report.note(signals.word())
+        return signals.EXIT_INTERRUPTED
     if os.environ.get("LLMKIT_DEBUG", "") not in ("", "0"):
         report.warning("".join(traceback.format_exception(exc)).rstrip())
     report.error(*_describe(exc))

@@ -35,8 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
         (own / "kernels").symlink_to(user_cache / "kernels")
     os.environ[USER_CACHE] = str(user_cache)
     os.environ["LLMKIT_CACHE"] = str(own)
-    os.environ.pop("LLMKIT_MODEL", None)
-    os.environ.pop("LLMKIT_DEBUG", None)
+    for name in [name for name in os.environ if name.startswith(("LLMKIT_", "LLAMA_ARG_"))]:
+        if name not in (USER_CACHE, "LLMKIT_CACHE", "LLMKIT_SKIP_SLOW"):
+            del os.environ[name]
+    os.environ["LLMKIT_CONFIG"] = ""  # no file
+    os.environ["NO_COLOR"] = "1"
     os.environ["LLMKIT_POISON"] = "1"  # blocks of keys and values are full of NaN before they are used and after
 
 

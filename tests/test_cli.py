@@ -59,7 +59,9 @@ def test_help_lists_every_command() -> None:
 
 
 def test_the_version() -> None:
-    assert llmkit("--version").stdout == f"llmkit {__version__}\n"
+    lines = llmkit("--version").stdout.splitlines()
+    assert lines[0] == f"llmkit {__version__}"
+    assert [line.split()[0] for line in lines[1:]] == ["python", "numba", "llvmlite", "numpy", "cpu"]
 
 
 def test_without_a_command_it_shows_the_help() -> None:
@@ -95,7 +97,7 @@ def test_an_unknown_command() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--nope"], "No such option: --nope"),
+        (["--zzz"], "No such option: --zzz"),
         (["--top-k"], "Option '--top-k' requires an argument"),
         (["--top-k", "many"], "Invalid value for '--top-k'"),
         (["a", "b"], "unexpected extra argument"),

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -98,15 +99,19 @@ def test_a_message_that_nobody_can_see_is_dropped(monkeypatch: pytest.MonkeyPatc
             bar.update(10)
 
 
-def test_progress_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line in several seconds, none when the work is quick."""
+def test_progress_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nothing on a stderr that is no terminal; in the log file a line in several seconds, none for quick work."""
+    report.open_log(str(tmp_path / "log"))
     now = [0.0]
     monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
     with report.progress("work", 200) as bar:
         for _ in range(20):
             now[0] += 1
             bar.update(10)
-    assert capsys.readouterr().err == "work: 25%\nwork: 50%\nwork: 75%\nwork: 100%\n"
+    report.close_log()
+    assert capsys.readouterr().err == ""
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["work: 25%", "work: 50%", "work: 75%", "work: 100%"]
 
 
 def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

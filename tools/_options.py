@@ -1,7 +1,7 @@
 """The options that commands share, declared once: names as in llama.cpp, help, how their values are named in the help.
 
 Owns the declarations only: defaults stand in the commands' signatures, ranges in llmkit/params.py. Those of sampling
-are in tools/_sampling_options.py.
+are in tools/_sampling_options.py, those that every command has in llmkit/shell/common.py.
 """
 
 from typing import Annotated
@@ -9,18 +9,16 @@ from typing import Annotated
 import typer
 
 from llmkit.params import KV_TYPES
+from llmkit.shell.completion import model_names
 
 ModelOption = Annotated[
-    str | None, typer.Option("-m", "--model", metavar="PATH|NAME", help="A model file, or the name of a pulled model.")
-]
-HubOption = Annotated[
     str | None,
     typer.Option(
-        "-hf",
-        "-hfr",
-        "--hf-repo",
-        metavar="USER/REPO[:QUANT]",
-        help="A model of the Hugging Face hub that `llmkit pull hf:USER/REPO[:QUANT]` fetched.",
+        "-m",
+        "--model",
+        metavar="PATH|NAME",
+        help="A model file, or the name of a pulled model.",
+        autocompletion=model_names,
     ),
 ]
 OverrideOption = Annotated[

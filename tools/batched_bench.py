@@ -74,13 +74,11 @@ def batched_bench_cli(
         str, typer.Option("-fa", "--flash-attn", metavar="on|auto", help="For llama.cpp's sake: it is always on.")
     ] = "auto",
     overrides: options.OverrideOption = None,
-    quiet: options.QuietOption = False,
 ) -> int:
     """Measure how fast prompts and tokens of many sequences are computed at once, in llama-batched-bench's way.
 
     A row for each combination of -npp, -ntg and -npl. stderr adds the memory that keys and values took.
     """
-    report.set_level(quiet=quiet)
     if unified:
         report.note("-kvu: the memory is always shared by all sequences")
     if unified is False:

@@ -13,8 +13,7 @@ import typer
 
 from llmkit import report
 from llmkit.errors import UsageError
-
-from . import _options as options
+from llmkit.shell.completion import model_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +52,13 @@ class BenchOptions:
 def bench_cli(
     models: Annotated[
         list[str] | None,
-        typer.Option("-m", "--model", metavar="PATH|NAME", help="A model file or a pulled model; several: again, or ,"),
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="PATH|NAME",
+            help="A model file or a pulled model; several: again, or ,",
+            autocompletion=model_names,
+        ),
     ] = None,
     n_prompt: Annotated[
         list[str] | None, typer.Option("-p", "--n-prompt", metavar="N", help=f"Prompt tokens [512]{_LIST}.")
@@ -99,13 +104,11 @@ def bench_cli(
     progress: Annotated[bool, typer.Option("--progress", help="Say on stderr which test is running.")] = False,
     machine: Annotated[bool, typer.Option("--machine", help="Measure the machine's ceilings, and no model.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json; with --machine one object.")] = False,
-    quiet: options.QuietOption = False,
 ) -> int:
     """Measure how fast models compute prompts (pp) and generate tokens (tg), in llama-bench's way and formats.
 
     stderr adds the share of the machine's ceilings that was reached.
     """
-    report.set_level(quiet=quiet)
     if as_json and output not in ("md", "json"):
         raise UsageError(f"--json and -o {output} exclude each other")
     if machine:

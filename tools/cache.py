@@ -51,14 +51,12 @@ def cache_cli(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="prune, clear: only show what would be removed.")] = False,
     as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Show what llmkit keeps in the user's cache, or remove some of it.
 
     prune removes what killed processes left, what belongs to models that are gone, and what is over the bounds, the
     longest unused first. clear removes everything in the folders. Both leave what llmkit did not make.
     """
-    report.set_level(quiet=quiet)
     chosen = _folders(folders or [], action)
     max_bytes = None if max_size is None else int(_parse(max_size, _SIZES, "--max-size", "500M or 2G"))
     max_age_s = None if older_than is None else _parse(older_than, _TIMES, "--older-than", "12h or 30d")

@@ -17,7 +17,7 @@ from llmkit.params import ContextParams
 from . import _evaluate_options as options
 from ._engine import Engine, open_engine
 from ._interrupt import Interruption
-from ._options import JsonOption, QuietOption, ThreadsOption, TypeKOption, TypeVOption, UbatchOption, VerboseOption
+from ._options import JsonOption, ThreadsOption, TypeKOption, TypeVOption, UbatchOption
 from ._running import Running
 from ._text import read_source
 
@@ -65,15 +65,10 @@ def compare_cli(
         str | None, typer.Option("--plot", metavar="FILE", help="Draw size against KL divergence; needs matplotlib.")
     ] = None,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
 ) -> int:
     """Compare models with one vocabulary over a text: size, bits per weight, perplexity, KL divergence from the first,
     how often they agree on the likeliest token, speed, and the tensors that differ most.
     """
-    if quiet and verbose:
-        raise UsageError("-q and -v exclude each other")
-    report.set_level(quiet=quiet, verbose=verbose)
     context = ContextParams(0, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=True)
     n_ctx = options.N_CTX if n_ctx is None else n_ctx
     return compare(CompareRequest(models, file, n_ctx, n_chunks, n_worst, plot, context, as_json))

@@ -22,12 +22,10 @@ from ._options import (
     JsonOption,
     ModelOption,
     OverrideOption,
-    QuietOption,
     ThreadsOption,
     TypeKOption,
     TypeVOption,
     UbatchOption,
-    VerboseOption,
 )
 from ._running import Running
 from ._text import read_source
@@ -105,16 +103,11 @@ def imatrix_cli(
     type_v: TypeVOption = "f16",
     overrides: OverrideOption = None,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
 ) -> int:
     """Collect an importance matrix: how large the inputs of each matrix are while a model reads a text.
 
     The text comes from -f or through a pipe. With --in-file and no -f, files are added up and no model is needed.
     """
-    if quiet and verbose:
-        raise UsageError("-q and -v exclude each other")
-    report.set_level(quiet=quiet, verbose=verbose)
     if output_format not in FORMATS:
         raise UsageError(f"--output-format is {output_format!r}; gguf or dat is expected")
     files = [name for names in in_file or [] for name in names.split(",") if name]

@@ -88,16 +88,11 @@ def passkey_cli(
     swa_full: options.SwaFullOption = False,
     overrides: options.OverrideOption = None,
     as_json: options.JsonOption = False,
-    verbose: options.VerboseOption = False,
-    quiet: options.QuietOption = False,
 ) -> int:
     """Hide a number in irrelevant text and ask the model for it; the answer goes to stdout.
 
     Exit code 0: found, 2: not found.
     """
-    if quiet and verbose:
-        raise UsageError("-q and -v exclude each other")
-    report.set_level(quiet=quiet, verbose=verbose)
     context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=swa_full)
     return passkey(
         PasskeyRequest(

@@ -21,12 +21,10 @@ from ._options import (
     JsonOption,
     ModelOption,
     OverrideOption,
-    QuietOption,
     ThreadsOption,
     TypeKOption,
     TypeVOption,
     UbatchOption,
-    VerboseOption,
 )
 from ._running import Running
 from ._text import read_source
@@ -106,16 +104,11 @@ def perplexity_cli(
     multiple_choice_tasks: Annotated[int, _tasks_option("multiple-choice")] = N_TASKS["multiple-choice"],
     overrides: OverrideOption = None,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
 ) -> int:
     """Measure a model's perplexity over a text; or its KL divergence from another one; or its score on tasks.
 
     The text comes from -f or through a pipe. The result goes to stdout, progress to stderr.
     """
-    if quiet and verbose:
-        raise UsageError("-q and -v exclude each other")
-    report.set_level(quiet=quiet, verbose=verbose)
     asked = {
         "hellaswag": (hellaswag, hellaswag_tasks),
         "winogrande": (winogrande, winogrande_tasks),

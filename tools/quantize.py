@@ -18,7 +18,7 @@ import typer
 from llmkit import report
 from llmkit.errors import QuantizeError, UsageError
 
-from ._options import JsonOption, QuietOption, VerboseOption
+from ._options import JsonOption
 from ._resplit import ResplitRequest, resplit
 
 if TYPE_CHECKING:
@@ -131,17 +131,12 @@ def quantize_cli(
     ] = False,
     delete_splits: Annotated[bool, typer.Option("--delete-splits", help="After --merge, delete the parts.")] = False,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-    quiet: QuietOption = False,
 ) -> None:
     """Quantise the model IN, which should be F16, BF16 or F32, to the file type TYPE, as llama-quantize does: the bytes
     are the same.
 
     -v shows what becomes of every tensor. The file appears under its name when it is complete.
     """
-    if quiet and verbose:
-        raise UsageError("-q and -v exclude each other")
-    report.set_level(quiet=quiet, verbose=verbose)
     if "" in arguments:  # as an unset variable of a script leaves it; a path of it would be the folder one is in
         raise UsageError("a file's name is empty", "llmkit quantize IN [OUT] TYPE [NTHREADS]")
     if split or merge:

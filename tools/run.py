@@ -47,7 +47,6 @@ class Request:
 def run_cli(
     *,
     model: options.ModelOption = None,
-    hf_repo: options.HubOption = None,
     prompt: options.PromptOption = None,
     file: options.FileOption = None,
     ids: options.IdsOption = None,
@@ -67,17 +66,8 @@ def run_cli(
     n_logprobs: options.LogprobsOption = None,
     n_parallel: options.ParallelOption = 1,
     overrides: options.OverrideOption = None,
-    verbose: options.VerboseOption = False,
-    quiet: options.QuietOption = False,
 ) -> int:
     """Complete a prompt given by -p, by -f, or through a pipe; the text streams to stdout, timings go to stderr."""
-    if quiet and verbose:
-        raise UsageError("-q and -v exclude each other")
-    if hf_repo is not None:
-        if model is not None:
-            raise UsageError("there are two models, from -m and from -hf", "Give one of them.")
-        model = "hf:" + hf_repo.removeprefix("hf:")
-    report.set_level(quiet=quiet, verbose=verbose)
     context = ContextParams(
         n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False, swa_full=swa_full
     )

@@ -138,7 +138,7 @@ def test_the_model_may_come_from_the_environment(tokenize: Any, model: Path, mon
         (("-p", "a", "-f", "b"), "there are two prompts"),
         (("-f", "/nowhere/at/all"), "the prompt file /nowhere/at/all cannot be read"),
         (("-p", "a", "--ids", "1,2"), "unexpected extra argument"),
-        (("-p", "a", "--temp", "1"), "No such option: --temp"),
+        (("-p", "a", "--nope", "1"), "No such option: --nope"),
     ],
 )
 def test_wrong_options(tokenize: Any, args: tuple[str, ...], said: str) -> None:

@@ -1,0 +1,107 @@
+"""What the Tab key offers, and how a shell is told to ask for it.
+
+Owns the answers: commands, options, and the names of models. The protocols of the shells are Typer's. Imports no
+engine: a key press must be answered at once.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmkit import report
+from llmkit.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand
+
+VARIABLE = "_LLMKIT_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
+INSTALL, SHOW = "--install-completion", "--show-completion"
+FIRST_OPTIONS = ("--help", "--version", INSTALL, SHOW)
+
+
+def script_or_install(option: str, args: Sequence[str]) -> int:
+    """`llmkit --show-completion [SHELL]` prints the script; `--install-completion [SHELL]` puts it in its place."""
+    from typer._completion_shared import _get_shell_name, get_completion_script, install
+
+    shell = args[0] if args else _get_shell_name()
+    if shell not in SHELLS or len(args) > 1:
+        raise UsageError(f"{option}: the shell is {shell or 'unknown'}; one of {', '.join(SHELLS)} is expected")
+    if option == SHOW:
+        report.result(get_completion_script(prog_name="llmkit", complete_var=VARIABLE, shell=shell))
+        return 0
+    try:
+        _, path = install(shell=shell, prog_name="llmkit", complete_var=VARIABLE)
+    except OSError as exc:
+        raise OutputError(f"cannot install the completion: {exc.strerror}: {exc.filename}") from exc
+    report.result(str(path))
+    report.note(f"{shell} completes the words of llmkit as soon as it is started anew")
+    return 0
+
+
+def complete(commands: Mapping[str, str], build: "Callable[[str], TyperCommand]") -> int:
+    """Answers a shell that asks through its variables; commands: the names and what they are for.
+
+    build: makes the parser of one command, which is imported only when its options are asked for.
+    """
+    from typer._click.shell_completion import CompletionItem
+    from typer._completion_classes import BashComplete, FishComplete, ZshComplete
+
+    classes: dict[str, type[Any]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+    instruction, _, shell = os.environ[VARIABLE].partition("_")
+    if instruction != "complete" or shell not in classes:
+        raise UsageError(f"{VARIABLE} is {os.environ[VARIABLE]!r}", "it is for shells; see --install-completion")
+
+    base: Any = classes[shell]
+
+    class Complete(base):  # type: ignore[misc]
+        def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
+            if not args:
+                items = {**commands, **dict.fromkeys(FIRST_OPTIONS, "")}
+                return [CompletionItem(n, help=about or None) for n, about in items.items() if n.startswith(incomplete)]
+            if args[0] in (INSTALL, SHOW):
+                return [CompletionItem(name) for name in SHELLS if name.startswith(incomplete)]
+            if args[0] not in commands:
+                return []
+            self.cli = build(args[0])
+            found: list[Any] = super().get_completions(args[1:], incomplete)
+            return found
+
+    report.result(Complete(None, {}, "llmkit", VARIABLE).complete())
+    return 0
+
+
+def model_names(ctx: Any, args: list[str], incomplete: str) -> list[str]:
+    """What -m takes: the names that there are, the pulled models of the hub, files that may be models, and folders."""
+    from llmkit.files.models_table import MODELS
+
+    names = [*MODELS, *(f"hf:{name}" for name in hub_names(ctx, args, ""))]
+    return [name for name in [*names, *_files(incomplete)] if name.startswith(incomplete)]
+
+
+def hub_names(ctx: Any, args: list[str], incomplete: str) -> list[str]:
+    """USER/REPO of what was pulled from the hub."""
+    from llmkit.files.cache_dir import cache_root
+
+    found = []
+    for folder in sorted((cache_root() / "models").glob("hf--*--*")):
+        if next((path for path in folder.rglob("*.gguf") if ".partial" not in path.parts), None) is not None:
+            found.append(folder.name.removeprefix("hf--").replace("--", "/", 1))
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _files(incomplete: str) -> Iterator[str]:
+    """Files with the suffix of models, and folders, which end with a slash."""
+    folder, _, start = incomplete.rpartition("/")
+    place = f"{folder}/" if "/" in incomplete else ""
+    try:
+        inside = sorted(Path(place or ".").expanduser().iterdir())
+    except OSError:
+        return
+    for path in inside:
+        if path.name.startswith(start) and (start.startswith(".") or not path.name.startswith(".")):
+            if path.is_dir():
+                yield f"{place}{path.name}/"
+            elif path.suffix == ".gguf":
+                yield f"{place}{path.name}"
