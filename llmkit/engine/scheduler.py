@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmkit.engine.admission import LOOKED_AT, Cells, order
 from llmkit.engine.batch import Segment
 from llmkit.engine.chunks import ChunkSize, cut_at, equal_parts
 from llmkit.engine.context import Context
@@ -23,8 +21,9 @@ from llmkit.engine.generate import StopReason
 from llmkit.engine.job import Job, Phase
 from llmkit.engine.prefixes import Tree
 from llmkit.engine.requests import EngineParams, Event, Failed, OnEvent, Started, TokenEvent
+from llmkit.engine.seats import Seats
 from llmkit.engine.sharing import Wait, find_waits
-from llmkit.engine.slot import Slot, choose_slot
+from llmkit.engine.slot import Slot
 from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError
 
 POINT_EVERY = 1024  # tokens between two places where a model with a window can be gone on from
@@ -43,29 +42,29 @@ class Scheduler:
         self.n_ctx = min(params.n_ctx_slot or ctx.n_ctx, ctx.n_ctx)
         if params.context_shift:
             require_shift(ctx.memory, "a context shift")
-        self.slots = [Slot(i, self.n_ctx) for i in range(params.n_slots)]
-        self.queue: list[Job] = []
+        self.seats = Seats(ctx, tree, params.n_slots, self.n_ctx, params.overdue_s)
         self.events: list[tuple[OnEvent, Event]] = []
         self.counters = Counters()
         self._chunk = ChunkSize(params.max_chunk, params.max_chunk_s)
-        self._cells = Cells(ctx.kv, ctx.n_ubatch, self.n_ctx)
         self._followed: set[Job] = set()  # in this step
-
-    # -- what there is --------------------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> list[Job]:
-        """The jobs that have slots."""
-        return [slot.job for slot in self.slots if slot.job is not None]
 
     @property
     def jobs(self) -> list[Job]:
         """All that are not through."""
-        return [*self.running, *self.queue]
+        return self.seats.jobs
+
+    @property
+    def queue(self) -> list[Job]:
+        """Those without a slot."""
+        return self.seats.queue
+
+    @property
+    def slots(self) -> list[Slot]:
+        return self.seats.slots
 
     def submit(self, job: Job) -> None:
         """Puts a new job into the queue."""
-        self.queue.append(job)
+        self.seats.queue.append(job)
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
@@ -77,7 +76,7 @@ class Scheduler:
         rows = self._decode(plan)
         if plan:
             self._land(plan, rows)
-        self.counters.n_processing, self.counters.n_waiting = len(self.running), len(self.queue)
+        self.counters.n_processing, self.counters.n_waiting = len(self.seats.running), len(self.queue)
         return bool(plan)
 
     def end_unwanted(self) -> None:
@@ -92,89 +91,20 @@ class Scheduler:
                 message = f"the request was not through after {deadline:g} seconds"
                 self._fail(job, RequestTimeoutError(message, "Allow more time (--timeout), or ask for fewer tokens."))
 
-    # -- slots ----------------------------------------------------------------------------------------------------
-
     def _admit(self) -> None:
-        """Gives free slots to waiting jobs whose cells can be had."""
-        while self.queue and any(slot.job is None for slot in self.slots):
-            if not self._admit_one():
-                return
-
-    def _admit_one(self) -> bool:
-        now, overdue_s = self.clock(), self.params.overdue_s
-        oldest = sorted(self.queue, key=lambda job: job.order)[:LOOKED_AT]
-        shared = {job: self._match(job).n_tokens for job in oldest} if len(oldest) > 1 else {}
-        n_tries = _TRIES
-        for job in order(oldest, shared, now, overdue_s):
-            slot = choose_slot(self.slots, job.request.id_slot)
-            if slot is None:
-                continue
-            if self._sit_down(job, slot):
-                return True
-            n_tries -= 1
-            if n_tries == 0 or now - job.handle.submitted >= overdue_s:
-                return False  # whoever came later does not take the cells that an overdue job waits for
-        return False
-
-    def _sit_down(self, job: Job, slot: Slot) -> bool:
-        """Gives the job this slot and what is in memory of its prompt, unless the cells do not suffice."""
-        running = self.running
-        job.phase, job.seq = Phase.PROMPT, self.ctx.memory.sequence(slot.id)
-        self._attach(job)
-        waits = find_waits([*running, job])
-        if running and not self._cells.fit([*running, job], waits):
-            self._let_go(job)
-            job.phase = Phase.QUEUED
-            return False
-        self.queue.remove(job)
-        slot.job, job.id_slot = job, slot.id
-        if job.started_at is None:
-            job.started_at = job.last_token_at = self.clock()
-            self.counters.queue_s.observe(job.started_at - job.handle.submitted)
-            self._tell(job, Started(job.index, slot.id, job.prompt.size))
-        return True
-
-    def _match(self, job: Job) -> Any:
-        """The longest prefix that the job may share; its last token is always computed, for its logits."""
-        return self.tree.match(job.goal[:-1], job.reads)
-
-    def _attach(self, job: Job) -> None:
-        """Shares the longest prefix in memory, if that is more than the job has."""
-        if not job.reads:
-            return
-        match = self._match(job)
-        if match.n_tokens <= job.n_done:
-            return
-        if job.n_done:
-            self._let_go(job)
-            job.seq = self.ctx.memory.sequence(job.id_slot)
-        n_shared = self.tree.attach(match, job.seq)
-        if not job.was_parked:
-            job.n_cached, job.n_computed = n_shared, 0
-
-    def _let_go(self, job: Job) -> None:
-        """Frees what the job holds of memory."""
-        if job.seq is not None:
-            self.ctx.free_sequence(job.seq)
-            job.seq = None
-
-    def _leave(self, job: Job) -> None:
-        """What the job has computed enters the tree; its memory and its slot are free."""
-        self._remember(job)
-        if job.phase is not Phase.QUEUED:
-            self.slots[job.id_slot].leave(self.counters.n_decode)
-        self._let_go(job)
-
-    def _remember(self, job: Job, n_tokens: int | None = None) -> None:
-        """What the job has computed enters the tree."""
-        if job.writes is not None and job.clean and job.n_done:
-            self.tree.insert(job.seq, job.writes, n_tokens)
+        """Gives free slots to waiting jobs."""
+        now = self.clock()
+        for job in self.seats.admit(now):
+            if job.started_at is None:
+                job.started_at = job.last_token_at = now
+                self.counters.queue_s.observe(now - job.handle.submitted)
+                self._tell(job, Started(job.index, job.id_slot, job.prompt.size))
 
     # -- the batch ------------------------------------------------------------------------------------------------
 
     def _plan(self) -> dict[Job, int]:
         """How many tokens of which job: one of each that generates, and a share of the chunk for each prompt."""
-        running = self.running
+        running = self.seats.running
         waits = self._waits(running)
         self._followed = {wait.leader for wait in waits}
         prompts = [job for job in running if job.phase is Phase.PROMPT]
@@ -194,7 +124,7 @@ class Scheduler:
             job.phase = Phase.WAITING
         for job in over:
             job.phase = Phase.PROMPT
-            self._attach(job)
+            self.seats.attach(job)
         return self._waits(running) if over else waits
 
     def _stops(self, job: Job, waits: list[Wait]) -> list[int]:
@@ -264,7 +194,7 @@ class Scheduler:
 
     def _give_way(self, plan: dict[Job, int], error: ContextFullError) -> None:
         """Parks the youngest running job that holds cells; the last one that is left ends."""
-        holders = sorted((job for job in self.running if job.n_done or job in plan), key=lambda job: job.order)
+        holders = sorted((job for job in self.seats.running if job.n_done or job in plan), key=lambda job: job.order)
         job = holders[-1]
         plan.pop(job, None)
         if len(holders) > 1:
@@ -277,17 +207,11 @@ class Scheduler:
     def _park(self, job: Job) -> None:
         """Back into the queue. Its state stays in the tree while there is room, and is computed again if not."""
         self.counters.n_parked += 1
-        self._remember(job)
-        slot, seq = self.slots[job.id_slot], job.seq
-        job.park()
-        slot.leave(self.counters.n_decode)
-        if seq is not None:
-            self.ctx.free_sequence(seq)
-        self.queue.append(job)
+        self.seats.park(job)
 
     def _shift(self, job: Job) -> None:
         """Forgets the older half of what follows the tokens to keep: lossy, so nobody shares it from here on."""
-        self._remember(job)
+        self.seats.remember(job)
         request, memory = job.request, self.ctx.memory
         n_keep = job.prompt.size if request.n_keep < 0 else request.n_keep
         n_keep = min(n_keep, self.n_ctx - 4)
@@ -308,7 +232,7 @@ class Scheduler:
             if in_prompt:
                 self._note_chunk(job, n, at)
             elif self.ctx.kv.has_window and job.n_done % POINT_EVERY == 0:
-                self._remember(job)
+                self.seats.remember(job)
             if chooses:
                 self._choose(job, next(next_row))
             elif job.only_caches and job.n_done == job.goal.size:
@@ -324,7 +248,7 @@ class Scheduler:
         if self.ctx.kv.has_window:
             is_point = n_done in job.request.points or n_done % POINT_EVERY == 0 or n_done == job.goal.size - 1
         if job in self._followed or is_point or n_done == job.goal.size:
-            self._remember(job)
+            self.seats.remember(job)
         if n_done == job.goal.size and not job.was_parked:
             self._count_prompt(job)
 
@@ -370,9 +294,7 @@ class Scheduler:
 
     def _end(self, job: Job) -> None:
         """The job is through and holds nothing any more."""
-        if job.phase is Phase.QUEUED:
-            self.queue.remove(job)
-        self._leave(job)
+        self.seats.leave(job)
         if job.private and not any(other.handle is job.handle for other in self.jobs):
             for entry in self.tree.entries(job.private):
                 self.tree.remove(entry.id)
@@ -382,10 +304,7 @@ class Scheduler:
         for job in self.jobs:
             self._tell(job, Failed(job.index, error))
         self.counters.n_failed += len(self.jobs)
-        self.queue.clear()
-        for slot in self.slots:
-            slot.job = None
-            self.ctx.free_sequence(self.ctx.memory.sequence(slot.id))
+        self.seats.clear()
 
     def _tell(self, job: Job, event: Event) -> None:
         self.events.append((job.handle.on_event, event))

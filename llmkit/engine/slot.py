@@ -17,7 +17,7 @@ _STATES = {
 
 
 class Slot:
-    """Seat number `id`; `job` sits in it, or nobody. freed_at: when it became idle last, in steps."""
+    """Seat number `id`; `job` sits in it, or nobody. freed_at: orders slots by when they became free."""
 
     def __init__(self, id: int, n_ctx: int) -> None:
         self.id, self.n_ctx = id, n_ctx
@@ -25,10 +25,10 @@ class Slot:
         self.freed_at = 0
         self._last = SlotInfo(id, n_ctx, SlotState.IDLE)
 
-    def leave(self, step: int) -> None:
+    def leave(self, order: int) -> None:
         """The job goes; what it did stays to be told."""
         assert self.job is not None
-        self._last, self.job, self.freed_at = _info(self, self.job, SlotState.IDLE), None, step
+        self._last, self.job, self.freed_at = _info(self, self.job, SlotState.IDLE), None, order
 
     def forget(self) -> None:
         """Nothing is told of what was done here."""
