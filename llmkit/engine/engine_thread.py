@@ -9,9 +9,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -31,6 +31,7 @@ from llmkit.engine.sampler import Sampler
 from llmkit.engine.scheduler import Scheduler
 from llmkit.engine.stop_strings import StopStrings
 from llmkit.errors import DrainingError, LlmkitError, PromptTooLongError, QueueFullError, UsageError
+from llmkit.memory.prefix_tree import PrefixTree
 from llmkit.params import SamplingParams
 from llmkit.sampling.dry import Vocabulary
 
@@ -46,41 +47,6 @@ class Tokenizer(Vocabulary, Protocol):
     def eog_ids(self) -> frozenset[int]: ...
 
     def stream(self) -> TextStream: ...
-
-
-class NoTree:
-    """Stands where the prefix tree will: nothing is shared."""
-
-    @dataclass
-    class Nothing:
-        n_tokens: int = 0
-        evictions: int = 0
-
-    def __init__(self) -> None:
-        self.stats = self.Nothing()
-
-    def match(self, tokens: Any, namespaces: Sequence[str]) -> Any:
-        """Nothing."""
-        return self.Nothing()
-
-    def attach(self, match: Any, seq: Any, n_tokens: int | None = None) -> int:
-        """Nothing."""
-        return 0
-
-    def insert(self, seq: Any, namespace: str, n_tokens: int | None = None) -> int:
-        """Nothing."""
-        return 0
-
-    def make_room(self, n_blocks: Sequence[int]) -> bool:
-        """Nothing."""
-        return False
-
-    def entries(self, namespace: str | None = None) -> list[Any]:
-        """Nothing."""
-        return []
-
-    def remove(self, id: int) -> None:
-        """Nothing."""
 
 
 class _Limits:
@@ -105,15 +71,14 @@ class EngineThread:
         tokenizer: Tokenizer | None,
         params: EngineParams | None = None,
         hand_over: Callable[[Callable[[], None]], object] | None = None,
-        tree: Any = None,
     ) -> None:
         self.ctx, self.tokenizer, self.params = ctx, tokenizer, params or EngineParams()
-        self.tree = tree or NoTree()
+        self.tree = PrefixTree(ctx.kv, max_bytes=self.params.tree_bytes)
         self.scheduler = Scheduler(ctx, self.tree, self.params)
         self._hand_over = hand_over or (lambda deliver: deliver())
         self._numbers = count()
         self._inbox = deque[Job]()
-        self._calls = deque[tuple[Callable[[Any, Any], Any], Future[Any]]]()
+        self._calls = deque[tuple[Callable[[Context, PrefixTree], Any], Future[Any]]]()
         self._changed = threading.Condition()
         self._draining = self._closing = self._idle = False
         self._thread = threading.Thread(target=self._run, name="llmkit-engine", daemon=True)
@@ -157,7 +122,7 @@ class EngineThread:
         counters.n_evicted = self.tree.stats.evictions
         return counters
 
-    def call(self, function: Callable[[Any, Any], Any]) -> Future[Any]:
+    def call(self, function: Callable[[Context, PrefixTree], Any]) -> Future[Any]:
         """Runs function(ctx, tree) between two steps."""
         future = Future[Any]()
         with self._changed:
@@ -304,6 +269,7 @@ class EngineThread:
             job.handle.cancelled = True
         self.scheduler.end_unwanted()
         self._deliver()
+        self.tree.close()
         with self._changed:
             self._idle = True
             calls, self._calls = self._calls, deque()

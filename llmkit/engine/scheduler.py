@@ -19,15 +19,12 @@ from llmkit.engine.context_shift import require_shift, shift_context
 from llmkit.engine.counters import Counters
 from llmkit.engine.generate import StopReason
 from llmkit.engine.job import Job, Phase
-from llmkit.engine.prefixes import Tree
 from llmkit.engine.requests import EngineParams, Event, Failed, OnEvent, Started, TokenEvent
 from llmkit.engine.seats import Seats
 from llmkit.engine.sharing import Wait, find_waits
 from llmkit.engine.slot import Slot
 from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError
-
-POINT_EVERY = 1024  # tokens between two places where a model with a window can be gone on from
-_TRIES = 4  # waiting jobs that are tried in a step, when cells are scarce
+from llmkit.memory.prefix_tree import POINT_TOKENS, PrefixTree
 
 Rows = NDArray[np.float32]
 
@@ -36,7 +33,7 @@ class Scheduler:
     """Jobs of a context. `events` collects what is to be told; whoever calls `step` takes them away."""
 
     def __init__(
-        self, ctx: Context, tree: Tree, params: EngineParams, clock: Callable[[], float] = time.perf_counter
+        self, ctx: Context, tree: PrefixTree, params: EngineParams, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.ctx, self.tree, self.params, self.clock = ctx, tree, params, clock
         self.n_ctx = min(params.n_ctx_slot or ctx.n_ctx, ctx.n_ctx)
@@ -131,7 +128,7 @@ class Scheduler:
         """Where chunks of this prompt must end: with a window, a state can be gone on from where it was recorded."""
         if not self.ctx.kv.has_window or job.writes is None:
             return []
-        every = range(POINT_EVERY, job.goal.size, POINT_EVERY)
+        every = range(POINT_TOKENS, job.goal.size, POINT_TOKENS)
         return [*job.request.points, *every, job.goal.size - 1, *(wait.n for wait in waits if wait.leader is job)]
 
     def _decode(self, plan: dict[Job, int]) -> Rows:
@@ -150,7 +147,8 @@ class Scheduler:
             except NumericsError as error:
                 self._fail_numerics(plan, error)
             except ContextFullError as error:
-                self._give_way(plan, error)
+                if not self._give_way(plan):
+                    self._give_up(plan, error)
             else:
                 self._count_step(plan, self.clock() - began)
                 return rows
@@ -180,34 +178,42 @@ class Scheduler:
             for job in plan:
                 if job.phase is Phase.GENERATING and job.n_done >= self.n_ctx:
                     self._shift(job)
-        kv = self.ctx.kv
-        while plan:
-            needed = kv.blocks_needed({job.seq: n for job, n in plan.items() if job.seq is not None})
-            shifted = [job.seq.chain for job in plan if job.seq is not None and not job.seq.chain.turned]
-            for chain in shifted:  # its keys are turned to their new positions, those that are shared in copies
-                needed = [n + chain.blocks(k).size for k, n in enumerate(needed)]
-            if all(n <= pool.n_free for n, pool in zip(needed, kv.pools, strict=True)):
-                return
-            if self.tree.make_room(needed) or shifted:
-                return
-            self._give_way(plan, ContextFullError("the cells that the text needs are pinned", "Unpin cached prefixes."))
+        while plan and not self.tree.make_room(needed := self._blocks_needed(plan)):
+            if self._give_way(plan):
+                continue
+            self.tree.make_room(needed, in_use=True)  # what nobody else shares any more need not be copied either
+            if not self.tree.make_room(self._blocks_needed(plan)):
+                message = "the cells that it needs are kept for pinned prefixes"
+                self._give_up(plan, ContextFullError(message, "Unpin some."))
 
-    def _give_way(self, plan: dict[Job, int], error: ContextFullError) -> None:
-        """Parks the youngest running job that holds cells; the last one that is left ends."""
+    def _blocks_needed(self, plan: dict[Job, int]) -> list[int]:
+        """Free blocks of each kind that the plan takes. A text that was shifted gets copies of what it shares."""
+        kv, sequences = self.ctx.kv, {job.seq: n for job, n in plan.items() if job.seq is not None}
+        needed = kv.blocks_needed(sequences)
+        for seq in sequences:
+            if not seq.chain.turned:
+                for k, pool in enumerate(kv.pools):
+                    needed[k] += int((pool.n_refs_of(seq.chain.blocks(k)) > 1).sum())
+        return needed
+
+    def _give_way(self, plan: dict[Job, int]) -> bool:
+        """Parks the youngest running job that holds cells; False when there is no other than the oldest."""
         holders = sorted((job for job in self.seats.running if job.n_done or job in plan), key=lambda job: job.order)
-        job = holders[-1]
-        plan.pop(job, None)
-        if len(holders) > 1:
-            self._park(job)
-        elif job.phase is Phase.GENERATING:
-            self._finish(job, StopReason.CONTEXT)
-        else:
-            self._fail(job, error)
-
-    def _park(self, job: Job) -> None:
-        """Back into the queue. Its state stays in the tree while there is room, and is computed again if not."""
+        if len(holders) < 2:
+            return False
+        plan.pop(holders[-1], None)
         self.counters.n_parked += 1
-        self.seats.park(job)
+        self.seats.park(holders[-1])
+        return True
+
+    def _give_up(self, plan: dict[Job, int], error: ContextFullError) -> None:
+        """Ends the jobs that are left, though they are alone: a text as if its context were full."""
+        for job in plan:
+            if job.phase is Phase.GENERATING:
+                self._finish(job, StopReason.CONTEXT)
+            else:
+                self._fail(job, error)
+        plan.clear()
 
     def _shift(self, job: Job) -> None:
         """Forgets the older half of what follows the tokens to keep: lossy, so nobody shares it from here on."""
@@ -231,7 +237,7 @@ class Scheduler:
             self.counters.n_past_max = max(self.counters.n_past_max, job.n_done)
             if in_prompt:
                 self._note_chunk(job, n, at)
-            elif self.ctx.kv.has_window and job.n_done % POINT_EVERY == 0:
+            elif self.ctx.kv.has_window and job.n_done % POINT_TOKENS == 0:
                 self.seats.remember(job)
             if chooses:
                 self._choose(job, next(next_row))
@@ -246,7 +252,7 @@ class Scheduler:
             self._tell(job, job.progress(at))
         n_done, is_point = job.n_done, False
         if self.ctx.kv.has_window:
-            is_point = n_done in job.request.points or n_done % POINT_EVERY == 0 or n_done == job.goal.size - 1
+            is_point = n_done in job.request.points or n_done % POINT_TOKENS == 0 or n_done == job.goal.size - 1
         if job in self._followed or is_point or n_done == job.goal.size:
             self.seats.remember(job)
         if n_done == job.goal.size and not job.was_parked:
@@ -296,8 +302,7 @@ class Scheduler:
         """The job is through and holds nothing any more."""
         self.seats.leave(job)
         if job.private and not any(other.handle is job.handle for other in self.jobs):
-            for entry in self.tree.entries(job.private):
-                self.tree.remove(entry.id)
+            self.tree.clear(job.private)
 
     def fail_all(self, error: LlmkitError) -> None:
         """Ends all jobs, whatever state they are in: for a caller who met an error that nobody foresaw."""

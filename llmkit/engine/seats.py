@@ -5,14 +5,12 @@ Owns the slots, the queue and the jobs' sequences. Knows nothing of batches or o
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmkit.engine.admission import LOOKED_AT, Cells, order
 from llmkit.engine.context import Context
 from llmkit.engine.job import Job, Phase
-from llmkit.engine.prefixes import Tree
 from llmkit.engine.sharing import find_waits
 from llmkit.engine.slot import Slot, choose_slot
+from llmkit.memory.prefix_tree import Match, PrefixTree
 
 _TRIES = 4  # waiting jobs that are tried in a step, when cells are scarce
 
@@ -20,7 +18,7 @@ _TRIES = 4  # waiting jobs that are tried in a step, when cells are scarce
 class Seats:
     """`n_slots` slots for texts of up to n_ctx tokens over one context."""
 
-    def __init__(self, ctx: Context, tree: Tree, n_slots: int, n_ctx: int, overdue_s: float) -> None:
+    def __init__(self, ctx: Context, tree: PrefixTree, n_slots: int, n_ctx: int, overdue_s: float) -> None:
         self.slots = [Slot(i, n_ctx) for i in range(n_slots)]
         self.queue: list[Job] = []
         self._ctx, self._tree, self._overdue_s = ctx, tree, overdue_s
@@ -78,7 +76,7 @@ class Seats:
         slot.job = job
         return True
 
-    def _match(self, job: Job) -> Any:
+    def _match(self, job: Job) -> Match:
         """The longest prefix that the job may share; its last token is always computed, for its logits."""
         return self._tree.match(job.goal[:-1], job.reads)
 
@@ -92,6 +90,7 @@ class Seats:
         if job.n_done:
             self._let_go(job)
             job.seq = self._ctx.memory.sequence(job.id_slot)
+        assert job.seq is not None
         n_shared = self._tree.attach(match, job.seq)
         if not job.was_parked:
             job.n_cached, job.n_computed = n_shared, 0
@@ -100,7 +99,7 @@ class Seats:
 
     def remember(self, job: Job) -> None:
         """What the job has computed enters the tree."""
-        if job.writes is not None and job.clean and job.n_done:
+        if job.seq is not None and job.writes is not None and job.clean and job.n_done:
             self._tree.insert(job.seq, job.writes)
 
     def leave(self, job: Job) -> None:

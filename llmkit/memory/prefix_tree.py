@@ -229,10 +229,11 @@ class PrefixTree:
 
     # -- making room ----------------------------------------------------------------------------------------------
 
-    def make_room(self, n_blocks: Many[int]) -> bool:
+    def make_room(self, n_blocks: Many[int], *, in_use: bool = False) -> bool:
         """Lets leaves go until each pool, by kind of memory, has so many free blocks; False if that cannot be.
 
-        Then nothing goes, unless what is in use in part is in the way. Pinned leaves and those in use stay.
+        Then nothing goes, unless what is in use in part is in the way. Pinned leaves and those in use stay; with
+        `in_use` only pinned ones do, as the last resort of a sequence that is alone with what it shares.
         """
         pools = self._kv.pools
 
@@ -241,10 +242,10 @@ class PrefixTree:
 
         if done():
             return True
-        if any(pools[k].n_free + self._n_evictable(k) < n for k, n in enumerate(n_blocks)):
+        if not in_use and any(pools[k].n_free + self._n_evictable(k) < n for k, n in enumerate(n_blocks)):
             return False
         with self._changing():
-            return self._evict(done, None)
+            return self._evict(done, None, in_use)
 
     def _n_evictable(self, kind: int) -> int:
         """How many blocks could be freed."""
@@ -262,14 +263,14 @@ class PrefixTree:
             return False
         return self._evict(lambda: self.n_bytes + n_bytes <= self.max_bytes, keep)
 
-    def _evict(self, done: Callable[[], bool], keep: Node | None) -> bool:
+    def _evict(self, done: Callable[[], bool], keep: Node | None, in_use: bool = False) -> bool:
         """Lets leaves go, in their order, until it is done; False when none is left before."""
         stay = []
         while not done():
             node = self._order.pop()
             if node is None:
                 break
-            if node is keep or node.pinned or self._nodes.held.n_others(node.held):
+            if node is keep or node.pinned or (not in_use and self._nodes.held.n_others(node.held)):
                 stay.append(node)
                 continue
             self._nodes.drop(node, keep)

@@ -71,6 +71,10 @@ class PlainTree:
     def entries(self, namespace: str | None = None) -> list[PlainEntry]:
         return [entry for entry in self.held if namespace in (None, entry.namespace)]
 
+    def clear(self, namespace: str | None = None) -> None:
+        for entry in self.entries(namespace):
+            self.remove(entry.id)
+
     def remove(self, id: int) -> None:
         (entry,) = (entry for entry in self.held if entry.id == id)
         self.held.remove(entry)

@@ -14,8 +14,8 @@ from llmkit.engine.job import Job
 from llmkit.engine.requests import CompletionRequest, EngineParams, Event, Failed, Finished, RequestHandle, TokenEvent
 from llmkit.engine.sampler import Sampler
 from llmkit.engine.scheduler import Scheduler
+from llmkit.memory.prefix_tree import PrefixTree
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
-from tests.engine.plain_tree import PlainTree
 from tests.engine_runs import load
 
 GREEDY = SamplingParams(temp=0)
@@ -65,7 +65,7 @@ class Bench:
 
     def __init__(self, ctx: Context, tree: Any = None, **params: Any) -> None:
         self.ctx, self.now = ctx, 0.0
-        self.tree = tree or PlainTree(ctx.kv)
+        self.tree = tree or PrefixTree(ctx.kv)
         self.scheduler = Scheduler(ctx, self.tree, EngineParams(**params), clock=lambda: self.now)
         self.told: list[Told] = []
         self.handles: list[RequestHandle] = []
@@ -113,8 +113,7 @@ class Bench:
         assert all(slot.job is None for slot in self.scheduler.slots)
         for slot in self.scheduler.slots:
             assert self.ctx.memory.sequence(slot.id).n_tokens == 0
-        for entry in self.tree.entries():
-            self.tree.remove(entry.id)
+        self.tree.clear()
         assert [pool.n_used for pool in self.ctx.kv.pools] == [0] * len(self.ctx.kv.pools)
 
 

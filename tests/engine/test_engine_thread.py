@@ -15,7 +15,6 @@ from llmkit.engine.generate import StopReason
 from llmkit.engine.requests import CompletionRequest, EngineParams, Event, Failed, Finished, RequestHandle, TokenEvent
 from llmkit.errors import DrainingError, LlmkitError, PromptTooLongError, QueueFullError, UsageError
 from llmkit.params import GenerateParams, SamplingParams
-from tests.engine.plain_tree import PlainTree
 from tests.engine.scheduling import GREEDY, alone, ids, opened
 from tests.make_models import make_model
 
@@ -72,17 +71,12 @@ def submit(engine: EngineThread, *args: Any, **options: Any) -> tuple[RequestHan
 
 
 def engine_of(ctx: Context, **params: Any) -> EngineThread:
-    return EngineThread(ctx, None, EngineParams(**params), tree=PlainTree(ctx.kv))
-
-
-def tree_of(engine: EngineThread) -> Any:
-    return engine.tree
+    return EngineThread(ctx, None, EngineParams(**params))
 
 
 def assert_nothing_lost(engine: EngineThread) -> None:
     def clear(ctx: Context, tree: Any) -> list[int]:
-        for entry in tree.entries():
-            tree.remove(entry.id)
+        tree.clear()
         return [pool.n_used for pool in ctx.kv.pools]
 
     assert engine.call(clear).result(WAIT_S) == [0] * len(engine.ctx.kv.pools)
@@ -164,7 +158,7 @@ def test_a_step_is_one_hand_over_wherever_that_leads(ctx: Context) -> None:
         delivered.append(1)
         deliver()
 
-    with EngineThread(ctx, None, EngineParams(), hand_over, PlainTree(ctx.kv)) as engine:
+    with EngineThread(ctx, None, EngineParams(), hand_over) as engine:
         release, _ = held(engine)
         clients = [submit(engine, ids(5, i), 6)[1] for i in range(4)]
         release.set()

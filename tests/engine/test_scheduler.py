@@ -337,5 +337,5 @@ def test_a_context_shift_goes_on_and_says_so(path: Path) -> None:
         assert (len(told.ids), told.end.truncated, other.end.truncated) == (100, True, False)
         assert told.ids[:40] == alone(ctx, ids(20, 1), 40)[0]
         assert other.answer == alone(ctx, ids(20, 2), 10)
-        assert all(entry.seq.n_tokens <= 64 for entry in bench.tree.entries())
+        assert all(entry.n_tokens <= 64 for entry in bench.tree.entries())
         bench.assert_nothing_lost()
