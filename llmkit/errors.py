@@ -25,6 +25,10 @@ class UsageError(LlmkitError):
     """A command was called with options or arguments that make no sense together."""
 
 
+class GrammarError(UsageError):
+    """A grammar or JSON schema cannot be read, is not supported, or is too large."""
+
+
 class ModelFileError(LlmkitError):
     """Something is wrong with a model file; the base of all errors that reading a GGUF raises."""
 
