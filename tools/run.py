@@ -12,10 +12,12 @@ from llmkit.params import ContextParams, GenerateParams, SamplingParams
 
 from . import _options as options
 from ._engine import Engine, open_engine
+from ._grammar_options import GrammarText, with_grammar
 from ._sampling_options import StopTexts, with_sampling
 
 if TYPE_CHECKING:
     from llmkit.engine.generate import GeneratedToken, Generation
+    from llmkit.engine.sampler import TextGrammar
     from llmkit.engine.timings import Timings
 
     from ._completion import View
@@ -41,8 +43,10 @@ class Request:
     as_json: bool = False
     overrides: list[str] = field(default_factory=list)
     n_parallel: int = 1
+    grammar: GrammarText | None = None
 
 
+@with_grammar
 @with_sampling
 def run_cli(
     *,
@@ -60,6 +64,7 @@ def run_cli(
     swa_full: options.SwaFullOption = False,
     sampling: SamplingParams,
     stops: StopTexts,
+    grammar: GrammarText | None,
     escape: options.EscapeOption = True,
     display_prompt: options.DisplayPromptOption = True,
     as_json: options.JsonOption = False,
@@ -74,7 +79,7 @@ def run_cli(
     return run(
         Request(
             model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
-            overrides or [], n_parallel,
+            overrides or [], n_parallel, grammar,
         )
     )  # fmt: skip
 
@@ -88,7 +93,7 @@ def run(request: Request) -> int:
     params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
     prompt = _read(request)
     timings = Timings()
-    needs_text = request.ids is None or bool(request.stops.all)
+    needs_text = request.ids is None or bool(request.stops.all) or request.grammar is not None
     with open_engine(
         request.model, request.context, timings, needs_text=needs_text, overrides=request.overrides
     ) as engine:
@@ -124,7 +129,10 @@ def _prepare(
 
     prompt_ids = _prompt_ids(engine, prompt)
     request.sampling.check_ids(engine.model.config.n_vocab)
-    generation = _generation(engine, request, prompt_ids, params, timings)
+    grammar: TextGrammar | None = None
+    if request.grammar is not None and engine.tokenizer is not None:
+        grammar = request.grammar.compile(engine.tokenizer, engine.model.config.n_vocab)
+    generation = _generation(engine, request, prompt_ids, params, timings, grammar=grammar)
     sampler = generation.sampler
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     seed = "" if request.sampling.greedy else f", seed {sampler.seed}"
@@ -141,14 +149,15 @@ def _generation(
     params: "GenerateParams",
     timings: "Timings",
     number: int = 0,
+    grammar: "TextGrammar | None" = None,
 ) -> "Generation":
-    """Continuation number 0, 1 ... of the prompt, in the sequence with that id."""
+    """Continuation number 0, 1 ... of the prompt, in the sequence with that id; `grammar` becomes its own."""
     from llmkit.engine.generate import Generation, NoText
     from llmkit.engine.sampler import Sampler
     from llmkit.engine.stop_strings import StopStrings
 
     eog_ids = engine.tokenizer.eog_ids if engine.tokenizer else frozenset[int]()
-    sampler = Sampler(request.sampling, eog_ids, engine.tokenizer)
+    sampler = Sampler(request.sampling, eog_ids, engine.tokenizer, grammar)
     stream = engine.tokenizer.stream() if engine.tokenizer else NoText()
     stops = StopStrings(request.stops.stops, request.stops.reverse_prompts)
     return Generation(
@@ -212,10 +221,10 @@ def _complete_many(
     from ._interrupt import Interruption
 
     prompt_ids, params, timings = list(first.prompt_ids), first.params, first.timings
-    generations = [first]
+    generations, grammar = [first], first.sampler.grammar
     for i, seed in enumerate(seeds(first.sampler.seed, request.n_parallel)[1:], 1):
         own = replace(request, sampling=replace(request.sampling, seed=seed))
-        generations.append(_generation(engine, own, prompt_ids, params, timings, i))
+        generations.append(_generation(engine, own, prompt_ids, params, timings, i, grammar and grammar.clone()))
     text = prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt) if engine.tokenizer else ""
     text = text if engine.tokenizer else ",".join(map(str, prompt_ids))
     report.note(f"generating {request.n_parallel} sequences ...")

@@ -188,7 +188,8 @@ class EngineThread:
         return jobs
 
     def _sampler(self, request: CompletionRequest, sampling: SamplingParams) -> Sampler:
-        return Sampler(sampling, self.tokenizer.eog_ids if self.tokenizer else (), self.tokenizer)
+        grammar = None if request.grammar is None else request.grammar.clone()
+        return Sampler(sampling, self.tokenizer.eog_ids if self.tokenizer else (), self.tokenizer, grammar)
 
     def _generation(self, request: CompletionRequest, sampler: Sampler) -> Generation:
         tokenizer = self.tokenizer

@@ -162,6 +162,8 @@ class Generation:
         logprobs = None if n_logprobs is None else token_logprobs(logits, token, n_logprobs)
         self.ids.append(token)
         text = self._text_of(token)
+        if self.stop_reason is None and self.sampler.finished:
+            self.stop_reason = StopReason.EOS
         if self.stop_reason is None and len(self.ids) == self.params.n_predict:
             self.stop_reason = StopReason.LIMIT
         elif self.stop_reason is None and self.seq.n_tokens >= self.ctx.n_ctx:

@@ -8,6 +8,7 @@ the logits.
 import secrets
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +26,41 @@ __all__ = ["Sampler", "describe_chain"]
 _DRAWS, _CHANCES = 0, 1  # streams of random numbers
 
 
+class TextGrammar(Protocol):
+    """What is needed of a grammar: sampling/grammar.py's Grammar, in the state of this sequence's text."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    def start_mask(self) -> None: ...
+
+    def mask(self) -> NDArray[np.uint32]: ...
+
+    def accept(self, token: int) -> None: ...
+
+    def clone(self) -> Self: ...
+
+
 class Sampler:
     """Chooses the tokens of one sequence.
 
     `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only; `vocab` tells the text of tokens,
-    needed for DRY's sequence breakers only. `seed` is the one in use, chosen here if the parameters leave it open;
-    `(seed, n_drawn)` is all the random state there is.
+    needed for DRY's sequence breakers only. `grammar` says which tokens may come; its next mask is computed from the
+    choice of a token on, while the model computes. `seed` is the one in use, chosen here if the parameters leave it
+    open; `(seed, n_drawn)` is all the random state there is. `finished`: by the grammar nothing can follow.
     """
 
-    def __init__(self, params: SamplingParams, eog_ids: Iterable[int] = (), vocab: Vocabulary | None = None) -> None:
-        self.params = params
+    def __init__(
+        self,
+        params: SamplingParams,
+        eog_ids: Iterable[int] = (),
+        vocab: Vocabulary | None = None,
+        grammar: TextGrammar | None = None,
+    ) -> None:
+        self.params, self.grammar = params, grammar
+        self.finished = False
+        if grammar is not None:
+            grammar.start_mask()
         self.seed: int = secrets.randbelow(MAX_SEED) if params.random_seed else params.seed
         self.n_drawn: int = 0
         self._bias = _biases(params, eog_ids)
@@ -55,10 +81,21 @@ class Sampler:
         token = self._selector.choose(candidates, uniform(self.seed, self.n_drawn, _DRAWS))
         self.n_drawn += 1
         self._past.append(token)
+        self._follow(token)
         return token
+
+    def _follow(self, token: int) -> None:
+        """Tells the grammar which token came."""
+        if self.grammar is not None:
+            self.grammar.accept(token)
+            self.finished = self.grammar.finished
+            if not self.finished:
+                self.grammar.start_mask()
 
     def candidates(self, logits: NDArray[np.float32], allowed: NDArray[np.uint32] | None = None) -> Candidates:
         """The tokens that the steps leave for the next choice, with their logits then. Changes nothing."""
+        if allowed is None and self.grammar is not None:
+            allowed = self.grammar.mask()
         candidates = Candidates.all_of(self._own(logits, allowed))
         _check(candidates.largest)
         for step in self._steps:
@@ -78,7 +115,8 @@ class Sampler:
         """The logits with biases, and -inf for what is not allowed: a copy unless there is neither."""
         tokens, biases = self._bias
         if allowed is not None:
-            assert allowed.itemsize * 8 * allowed.size >= logits.size, "a bit for each token"
+            if (n_words := -(-logits.size // 32)) > allowed.size:  # rows of logits that are no tokens
+                allowed = np.pad(allowed, (0, n_words - allowed.size))
             masked = np.empty_like(logits)
             kernels.keep_allowed(logits.ctypes.data, logits.size, allowed.ctypes.data, masked.ctypes.data)
             logits = masked
@@ -103,7 +141,8 @@ def _check(largest: float) -> None:
         return
     if largest == -np.inf:
         raise NumericsError(
-            "every token is ruled out, so none can be chosen", "Leave out --ignore-eos, or a --logit-bias of -inf."
+            "every token is ruled out, so none can be chosen",
+            "Leave out --ignore-eos or a --logit-bias of -inf, or let the grammar allow more.",
         )
     bad = "NaN" if np.isnan(largest) else "infinity"
     raise NumericsError(f"the model's logits hold {bad}, so no token can be chosen", BAD_LOGITS_HINT)
