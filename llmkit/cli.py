@@ -45,6 +45,7 @@ COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
         Command("run", "llmkit.tools.run", "run_cli", "Complete a prompt; the text streams to stdout."),
+        Command("serve", "llmkit.tools.serve", "serve_cli", "Serve a model over HTTP, as llama.cpp and OpenAI do."),
         Command("tokenize", "llmkit.tools.tokenize", "tokenize_cli", "Turn text from stdin into token ids."),
         Command("bench", "llmkit.tools.bench", "bench_cli", "Measure the speed of models, or the machine's ceilings."),
         Command(

@@ -6,7 +6,7 @@ too, where it is a piece of HTML: as there. Left for later: gemma4's rule (with 
 end a text, `</s>` is a normal one).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,7 +45,7 @@ SHOWN_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 @dataclass(frozen=True)
 class SpecialTokens:
     """`eog_ids` end a generation. `found` are the ids looked for in a text as a whole; those in `lstrip` and `rstrip`
-    swallow the blanks before or behind them.
+    swallow the blanks before or behind them. `fim` are those that mark a gap to fill, by llama.cpp's names: fim_pre ...
     """
 
     bos_id: int | None
@@ -55,6 +55,7 @@ class SpecialTokens:
     lstrip: frozenset[int]
     rstrip: frozenset[int]
     sep_id: int | None = None
+    fim: dict[str, int] = field(default_factory=dict)
 
 
 def special_tokens(vocab: Vocab) -> SpecialTokens:
@@ -71,7 +72,8 @@ def special_tokens(vocab: Vocab) -> SpecialTokens:
     _settle_harmony(vocab, eog)
     found = tuple(np.flatnonzero(vocab.attrs & (Attr.CONTROL | Attr.USER_DEFINED | Attr.UNKNOWN)).tolist())
     lstrip, rstrip = _strips(vocab, found)
-    return SpecialTokens(ids.get("bos"), ids.get("eos"), frozenset(eog), found, lstrip, rstrip, ids.get("sep"))
+    fim = {name: ids[name] for name in FIM_TEXTS if name in ids}
+    return SpecialTokens(ids.get("bos"), ids.get("eos"), frozenset(eog), found, lstrip, rstrip, ids.get("sep"), fim)
 
 
 def _find_by_text(vocab: Vocab, ids: dict[str, int], name: str, texts: tuple[str, ...]) -> None:

@@ -31,6 +31,7 @@ class Tokenizer:
         self.bos_id: int | None = special.bos_id
         self.eos_id: int | None = special.eos_id
         self.eog_ids: frozenset[int] = special.eog_ids
+        self.fim_ids: dict[str, int] = special.fim
         self.add_bos: bool = vocab.add_bos
         self.add_eos: bool = vocab.add_eos
         self._sep_id = special.sep_id if vocab.add_sep else None
