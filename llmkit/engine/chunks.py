@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 _FIRST = 64  # before anything was measured
-_FEWEST = 16
+_FEWEST, _FEWEST_ALONE = 16, 64
+_REST = 1.5
 _MEASURABLE = 8  # rows: a step of fewer says nothing about a step of many
 _WEIGHT = 0.3  # of the newest measurement
 
@@ -36,18 +37,20 @@ def cut_at(n_done: int, n: int, stops: Iterable[int]) -> int:
 
 
 class ChunkSize:
-    """Prompt tokens in a step: at most `most`, and no more than take `seconds` at the speed that was measured."""
+    """Prompt tokens in a step: at most `most`, and no more than take `seconds` at the speed that was measured.
+
+    But never so few that most of the time goes into reading weights: that helps nobody when nobody generates.
+    """
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most, self.seconds = most, seconds
         self._rate: float | None = None
 
-    @property
-    def n(self) -> int:
-        """How many now."""
-        if self._rate is None:
-            return min(self.most, _FIRST)
-        return min(self.most, max(_FEWEST, int(self._rate * self.seconds)))
+    def choose(self, n_wanted: int, someone_generates: bool) -> int:
+        """How many of n_wanted tokens now; a small rest does not wait for a step of its own."""
+        n = _FIRST if self._rate is None else int(self._rate * self.seconds)
+        n = max(n, _FEWEST if someone_generates else _FEWEST_ALONE)
+        return min(self.most, n_wanted if n_wanted <= _REST * n else n)
 
     def measured(self, n_rows: int, seconds: float) -> None:
         """Takes note of a step of n_rows tokens that took so long."""

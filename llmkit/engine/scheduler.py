@@ -107,8 +107,8 @@ class Scheduler:
         prompts = [job for job in running if job.phase is Phase.PROMPT]
         stops = {job: self._stops(job, waits) for job in prompts}
         wanted = [cut_at(job.n_done, job.n_left, stops[job]) for job in prompts]
-        parts = equal_parts(wanted, self._chunk.n)
         plan = {job: 1 for job in running if job.phase is Phase.GENERATING}
+        parts = equal_parts(wanted, self._chunk.choose(sum(wanted), bool(plan)))
         plan |= {job: n for job, n in zip(prompts, parts, strict=True) if n}
         return plan
 

@@ -63,9 +63,9 @@ class _Limits:
 class Bench:
     """A scheduler whose clock stands still unless a test moves it; each decode is noted as (job order, n) pairs."""
 
-    def __init__(self, ctx: Context, tree: Any = None, **params: Any) -> None:
+    def __init__(self, ctx: Context, **params: Any) -> None:
         self.ctx, self.now = ctx, 0.0
-        self.tree = tree or PrefixTree(ctx.kv)
+        self.tree = PrefixTree(ctx.kv)
         self.scheduler = Scheduler(ctx, self.tree, EngineParams(**params), clock=lambda: self.now)
         self.told: list[Told] = []
         self.handles: list[RequestHandle] = []
@@ -118,13 +118,11 @@ class Bench:
 
 
 @contextmanager
-def opened(path: Path, n_ctx: int = 512, n_slots: int = 4, **params: Any) -> Iterator[Context]:
+def opened(path: Path, n_ctx: int = 512, n_slots: int = 4, seed: int = 1) -> Iterator[Context]:
     """A context whose blocks lie in random places and are full of NaN when nobody has them."""
-    with Context(
-        load(path), ContextParams(n_ctx, n_threads=1, type_k="f32", type_v="f32", n_seq_max=n_slots, **params)
-    ) as ctx:
+    with Context(load(path), ContextParams(n_ctx, n_threads=1, type_k="f32", type_v="f32", n_seq_max=n_slots)) as ctx:
         for pool in ctx.kv.pools:
-            pool.shuffle(1)
+            pool.shuffle(seed)
             pool.poison(True)
         yield ctx
 
