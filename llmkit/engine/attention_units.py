@@ -1,21 +1,23 @@
-"""Attention's units of work: which rows meet which tokens of their sequences at a time.
+"""Attention's units of work: which rows meet which tokens of their sequences together.
 
-Three ways, which give the same bits: a unit takes some rows of one sequence through all spans; where those are too few
-for the threads, a unit takes one span; and where single tokens of several sequences see the same cells, one unit takes
-all of them through a span that they share, so that its keys and values are read and decoded once.
+Sequences that lie in the same cells from their first tokens on form a tree: what all share, then what some of them
+share, then what each has for itself. A unit takes rows of such sequences along the tree, so that keys and values which
+they share are read and decoded once for all of them. Rows are alone in a unit where their sequences share little, and
+a unit is split into one a span where there would be too few for the threads. All ways give the same bits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.kernels.attention import SPAN, UNIT
-from llmkit.memory.block_pool import BLOCK_CELLS
-from llmkit.memory.chain import CELL, POS, Chain
+from llmkit.engine.sequence_view import View
+from llmkit.kernels.attention import SPAN, STEP, TILE, UNIT
+from llmkit.memory.chain import Chain
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.memory.sequence import Sequence
 from llmkit.models.inputs import MAX_KINDS, PlanInputs
@@ -23,157 +25,195 @@ from llmkit.models.inputs import MAX_KINDS, PlanInputs
 if TYPE_CHECKING:
     from llmkit.engine.ubatch import Piece
 
-Rows = list[list[int]]
+_SPAN_TILES = SPAN // TILE
+_WORTH = 8  # sequences are met together if they share this part of the shorter one: what it costs is about 5%
 
 
 @dataclass(frozen=True)
 class UnitSizes:
-    """n_rows: rows of a unit at most. may_share: no layer has a window, and no score depends on a row's position."""
+    """n_rows: rows of a unit at most."""
 
     n_rows: int
     n_head: int
     n_threads: int
-    may_share: bool
 
 
-class View:
-    """Columns of a sequence as kernels read them. `addresses`: of positions (if any kernel does), and of cells by kind.
+class _Step(NamedTuple):
+    """Rows at places first .. first + n of the list meet these tiles, which lie in the view's cells for all of them."""
 
-    Of what all kinds have dropped nothing is kept but the addresses that it would have.
+    first: int
+    n: int
+    first_tile: int
+    last_tile: int
+    closes: bool
+    view: View
+
+
+class _Unit(NamedTuple):
+    """Rows at places first .. first + n of the list. span: the only one, or -1 for all. work: rows times tiles."""
+
+    first: int
+    n: int
+    span: int
+    steps: list[_Step]
+    work: int
+
+
+class AttentionUnits:
+    """Makes the units of batch after batch, and remembers of the last one what may serve the next."""
+
+    def __init__(self, sizes: UnitSizes) -> None:
+        self.sizes = sizes
+        self.views: dict[Sequence, View] = {}
+        self._common: dict[tuple[View, View], int] = {}
+
+    def look(self, chains: dict[Sequence, Chain]) -> None:
+        """Brings `views` up to date: those of these sequences, and no others."""
+        old, self.views = self.views, {}
+        for seq, chain in chains.items():
+            view = old.get(seq)
+            self.views[seq] = view if view is not None and view.follow(chain) else View(chain)
+
+    def fill(self, inputs: PlanInputs, pieces: list[Piece], kv: KvLayout) -> None:
+        """Writes the units of a batch whose sequences `look` has seen, and what each row sees."""
+        order = sorted(self.views, key=lambda seq: self.views[seq].key)
+        tree = _Tree(order, pieces, self.views, inputs)
+        tree.common = self._find_common(tree.views)
+        units = tree.units(self.sizes.n_rows)
+        if self.sizes.n_threads > 1:
+            units = self._split(units, tree, inputs, kv)
+            units.sort(key=lambda unit: -unit.work)  # the largest first, so that threads end together
+        _write(units, tree.rows, inputs)
+
+    def _find_common(self, views: list[View]) -> list[int]:
+        """How many tiles neighbours share. Sequences that only grow go on to share as many."""
+        known, self._common = self._common, {}
+        for pair in pairwise(views):
+            n = known.get(pair)
+            self._common[pair] = pair[0].n_common(pair[1]) if n is None else n
+        return list(self._common.values())
+
+    def _split(self, units: list[_Unit], tree: _Tree, inputs: PlanInputs, kv: KvLayout) -> list[_Unit]:
+        """Those that are too much for one thread become one a span, with partial results numbered by row and span."""
+        most = sum([unit.work for unit in units]) * kv.n_head_kv // (4 * self.sizes.n_threads)
+        out, n_partials = list[_Unit](), 0
+        for unit in units:
+            parts = _by_span(unit) if unit.work > most else [unit]
+            if len(parts) == 1:
+                out.append(unit)
+                continue
+            out += parts
+            rows = tree.rows[unit.first : unit.first + unit.n]
+            n_spans = (inputs.row_ends[rows] + SPAN - 1) // SPAN
+            inputs.row_partials[rows] = n_partials + np.cumsum(n_spans) - n_spans
+            n_partials += int(n_spans.sum())
+        inputs.reserve_partials(n_partials * self.sizes.n_head * (2 + kv.v_dim), inputs.n_rows_max * kv.n_head_kv)
+        return out
+
+
+class _Tree:
+    """The sequences of a batch in an order in which those that share most are neighbours.
+
+    rows: int64, the batch's rows in this order; those of views[i] are starts[i] .. starts[i + 1] of them. ends: how
+    many tokens each sees. common[i]: how many tiles views[i] and views[i + 1] share, from the first on. So views
+    i .. j share as many as the smallest number between them says.
     """
 
-    def __init__(self, chain: Chain, reads_positions: bool) -> None:
-        self._first, self.addresses = 0, [0]
-        self.columns, self.cells = list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]]()
-        if reads_positions:
-            self._first = min(chain.gone) // BLOCK_CELLS * BLOCK_CELLS
-            self.columns = [chain.tail(POS, self._first)]
-            self.addresses = [self.columns[0].ctypes.data - 8 * self._first]
-        for k, gone in enumerate(chain.gone):
-            first = gone // BLOCK_CELLS * BLOCK_CELLS
-            cells = chain.tail(CELL + k, first)
-            if gone > first:
-                cells = np.array(cells)
-                cells[: gone - first] = -1
-            self.columns.append(cells)
-            self.cells.append(cells)
-            self.addresses.append(cells.ctypes.data - 8 * first)
-        self.addresses += [0] * (1 + MAX_KINDS - len(self.addresses))
+    def __init__(
+        self, order: list[Sequence], pieces: list[Piece], views: dict[Sequence, View], inputs: PlanInputs
+    ) -> None:
+        found: dict[Sequence, list[range]] = {seq: [] for seq in order}
+        row = 0
+        for piece in pieces:
+            found[piece.seq].append(range(row, row + piece.n))
+            inputs.row_ends[row : row + piece.n] = range(piece.first + 1, piece.first + piece.n + 1)
+            row += piece.n
+        rows = [row for ranges in found.values() for run in ranges for row in run]
+        self.rows = np.array(rows, np.int64)
+        self.ends: list[int] = inputs.row_ends[self.rows].tolist()
+        self.views = [views[seq] for seq in order]
+        self.starts = [0]
+        for ranges in found.values():
+            self.starts.append(self.starts[-1] + sum([len(run) for run in ranges]))
+        self.common: list[int] = []
 
-    def first_visible(self, positions: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.int64]:
-        """Of tokens at these positions, the first token that each sees through the window."""
-        found: npt.NDArray[np.int64] = self._first + np.searchsorted(self.columns[0], positions - window, "right")
-        return found
+    def units(self, n_rows: int) -> list[_Unit]:
+        """Units of at most n_rows rows each, for all spans: runs of neighbours that share enough, cut evenly."""
+        units, begin = list[_Unit](), 0
+        for i in range(len(self.views)):
+            if i + 1 < len(self.views) and self._worth(i):
+                continue
+            first, last = self.starts[begin], self.starts[i + 1]
+            n_units = -(-(last - first) // n_rows)
+            size, inside = -(-(last - first) // n_units), begin
+            for place in range(first, last, size):
+                end = min(place + size, last)
+                while self.starts[inside + 1] <= place:
+                    inside += 1
+                units.append(self._unit(inside, place, end))
+            begin = i + 1
+        return units
+
+    def _worth(self, i: int) -> bool:
+        """Whether views i and i + 1 share enough to be met together."""
+        n = min(self.views[i].n, self.views[i + 1].n)
+        return self.common[i] * TILE * _WORTH >= n and self.common[i] > 0
+
+    def _unit(self, i: int, first: int, last: int) -> _Unit:
+        """Rows at places first .. last, the first of view i."""
+        j = i + 1
+        while self.starts[j] < last:
+            j += 1
+        steps = list[_Step]()
+        self._walk(i, j, first, last, 0, steps)
+        return _Unit(first, last - first, -1, steps, sum([s.n * (s.last_tile - s.first_tile) for s in steps]))
+
+    def _walk(self, i: int, j: int, first: int, last: int, tile: int, steps: list[_Step]) -> None:
+        """Adds the steps of views i .. j, as far as their rows are among places first .. last, from this tile on."""
+        first, last = max(first, self.starts[i]), min(last, self.starts[j])
+        if j == i + 1:
+            # Of a sequence's rows the last sees most.
+            steps.append(_Step(first, last - first, tile, -(-self.ends[last - 1] // TILE), True, self.views[i]))
+            return
+        shared = min(self.common[i : j - 1])
+        if shared > tile:
+            steps.append(_Step(first, last - first, tile, shared, shared % _SPAN_TILES == 0, self.views[i]))
+        begin = i
+        for k in range(i, j):
+            if k == j - 1 or self.common[k] == shared:
+                self._walk(begin, k + 1, first, last, shared, steps)
+                begin = k + 1
 
 
-Views = dict[Sequence, View]
-
-
-def fill_units(inputs: PlanInputs, pieces: list[Piece], views: Views, kv: KvLayout, sizes: UnitSizes) -> None:
-    """Chooses the way and writes the units."""
-    columns = [column for view in views.values() for column in view.columns]
-    groups = _groups(pieces, views, sizes.n_rows) if sizes.may_share else []
-    n_shared = sum(group.n_shared for group in groups if len(group.pieces) > 1)
-    if n_shared * kv.n_head_kv >= sizes.n_threads:
-        n_partials = sum(group.n_partials for group in groups)
-        done = inputs.reserve_partials(n_partials * sizes.n_head * (2 + kv.v_dim), len(groups) * kv.n_head_kv)
-        units = _group_units(groups, views, sizes.n_rows, done, kv.n_head_kv)
-        inputs.set_units(np.array(units, np.int64), columns)
-        return
-    whole = _whole_units(pieces, views, sizes.n_rows)
-    items = len(whole) * kv.n_head_kv
-    spans = max((unit[2] + unit[1] - 1) // SPAN + 1 for unit in whole) if whole else 0
-    if items >= 4 * sizes.n_threads or spans == 1 or sizes.n_threads == 1:
-        inputs.set_units(np.array(whole, np.int64).reshape(-1, UNIT), columns)
-        return
-    n_partials = sum(unit[1] * ((unit[2] + unit[1] - 1) // SPAN + 1) for unit in whole)
-    done = inputs.reserve_partials(n_partials * sizes.n_head * (2 + kv.v_dim), items)
-    inputs.set_units(_span_units(whole, done, kv.n_head_kv), columns)
-
-
-def _whole_units(pieces: list[Piece], views: Views, unit_rows: int, row: int = 0) -> Rows:
-    """Units that take all spans of their rows, from this row on."""
-    units = Rows()
-    for piece in pieces:
-        addresses, end = views[piece.seq].addresses, piece.first + piece.n
-        for first in range(piece.first, end, unit_rows):
-            n = min(unit_rows, end - first)
-            units.append([row, n, first, -1, 0, 0, 0, row, n, 1, *addresses])
-            row += n
+def _by_span(unit: _Unit) -> list[_Unit]:
+    """The unit as units of single spans."""
+    units, latest = list[_Unit](), dict[int, list[_Step]]()
+    for first, n, first_tile, last_tile, closes, view in unit.steps:
+        for span in range(first_tile // _SPAN_TILES, -(-last_tile // _SPAN_TILES)):
+            start, end = max(first_tile, span * _SPAN_TILES), min(last_tile, (span + 1) * _SPAN_TILES)
+            step = _Step(first, n, start, end, closes if end == last_tile else True, view)
+            if start % _SPAN_TILES:
+                latest[span].append(step)  # steps that go on in a span follow the one that began it
+            else:
+                latest[span] = [step]
+                units.append(_Unit(first, n, span, latest[span], n * (end - start)))
     return units
 
 
-def _span_units(whole: Rows, done: int, n_head_kv: int) -> npt.NDArray[np.int64]:
-    """A unit for each span of each whole unit; partial results are numbered by row and span."""
-    units, n_partials = Rows(), 0
-    for i, (row, n, index, *_) in enumerate(whole):
-        n_spans, addresses = (index + n - 1) // SPAN + 1, whole[i][-1 - MAX_KINDS :]
-        group = [n_partials, n_spans, done + 8 * n_head_kv * i, row, n, n_spans]
-        units += [[row, n, index, span, *group, *addresses] for span in range(n_spans)]
-        n_partials += n * n_spans
-    return np.array(units, np.int64)
+def _write(units: list[_Unit], rows: npt.NDArray[np.int64], inputs: PlanInputs) -> None:
+    """Writes units and steps as kernels.attention_memory has them."""
+    steps = [[s.first, s.n, s.first - u.first, *s[2:5], *_addresses(s.view)] for u in units for s in u.steps]
+    step_table = np.array(steps, np.int64).reshape(-1, STEP)
+    step_table[:, 0] = rows.ctypes.data + 8 * step_table[:, 0]
+    table, n_steps = np.empty((len(units), UNIT), np.int64), 0
+    for i, unit in enumerate(units):
+        table[i] = (n_steps, len(unit.steps), unit.first, unit.n, unit.span)
+        n_steps += len(unit.steps)
+    table[:, 0] = step_table.ctypes.data + 8 * STEP * table[:, 0]
+    table[:, 2] = rows.ctypes.data + 8 * table[:, 2]
+    inputs.set_units(table, step_table, rows)
 
 
-# -- rows of several sequences ------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Group:
-    """Neighbouring single tokens whose sequences have as many spans, of which the first n_shared lie in the same cells;
-    or a piece by itself. `row` is the first."""
-
-    row: int
-    pieces: list[Piece]
-    n_shared: int
-
-    @property
-    def n_spans(self) -> int:
-        return self.pieces[0].first // SPAN + 1
-
-    @property
-    def n_partials(self) -> int:
-        return len(self.pieces) * self.n_spans if len(self.pieces) > 1 else 0
-
-
-def _groups(pieces: list[Piece], views: Views, unit_rows: int) -> list[_Group]:
-    """The pieces in order, joined where they share a span."""
-    groups, row = list[_Group](), 0
-    for piece in pieces:
-        n_shared = _n_shared(groups[-1], piece, views) if groups and len(groups[-1].pieces) < unit_rows else 0
-        if n_shared:
-            groups[-1].pieces.append(piece)
-            groups[-1].n_shared = n_shared
-        else:
-            groups.append(_Group(row, [piece], piece.first // SPAN if piece.n == 1 else 0))
-        row += piece.n
-    return groups
-
-
-def _n_shared(group: _Group, piece: Piece, views: Views) -> int:
-    """How many spans all would share if the piece joined the group."""
-    if piece.n != 1 or piece.first // SPAN + 1 != group.n_spans:
-        return 0
-    n = group.n_shared * SPAN
-    ours, theirs = (views[one.seq].cells[0][:n] for one in (group.pieces[0], piece))
-    differ = np.flatnonzero(ours != theirs)
-    return int(differ[0]) // SPAN if differ.size else group.n_shared
-
-
-def _group_units(groups: list[_Group], views: Views, unit_rows: int, done: int, n_head_kv: int) -> Rows:
-    """A unit for each span that a group shares, and for each span that a row of it has for itself."""
-    units, n_partials = Rows(), 0
-    for i, group in enumerate(groups):
-        if len(group.pieces) == 1:
-            units += _whole_units(group.pieces, views, unit_rows, group.row)
-            continue
-        n, n_spans, n_shared = len(group.pieces), group.n_spans, group.n_shared
-        n_units = n_shared + n * (n_spans - n_shared)
-        same = [n_partials, n_spans, done + 8 * n_head_kv * i, group.row, n, n_units]
-        shared = views[group.pieces[0].seq].addresses
-        # As if all rows came behind the span: each sees all of it.
-        units += [[group.row, n, SPAN * (span + 1), span, *same, *shared] for span in range(n_shared)]
-        for j, piece in enumerate(group.pieces):
-            own = views[piece.seq].addresses
-            units += [[group.row + j, 1, piece.first, span, *same, *own] for span in range(n_shared, n_spans)]
-        n_partials += group.n_partials
-    return units
+def _addresses(view: View) -> list[int]:
+    """Of positions, and of cells of each kind."""
+    return view.addresses + [0] * (1 + MAX_KINDS - len(view.addresses))

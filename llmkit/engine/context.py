@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.engine.attention_units import UnitSizes
+from llmkit.engine.attention_units import AttentionUnits, UnitSizes
 from llmkit.engine.batch import Segment
 from llmkit.engine.key_shift import KeyShift
 from llmkit.engine.memory_limit import check_room, choose_n_ctx
@@ -69,7 +69,7 @@ class Context:
         self._team = ThreadTeam(self.n_threads)
         turn = KeyShift(model, kinds, self.kv, self._team, self.n_ctx).turn if model.has_rope else None
         self.memory = Memory(self.kv, turn, can_shift=model.can_shift)
-        self._unit_sizes = _unit_sizes(model, self.n_threads)
+        self._attention = AttentionUnits(_unit_sizes(model, self.n_threads))
         self._decoding = threading.RLock()
 
     def _kinds(self, n_ctx: int) -> MemoryLayout:
@@ -176,7 +176,7 @@ class Context:
     def _run_one(self, pieces: list[Piece], chains: dict[Sequence, Chain]) -> npt.NDArray[np.float32]:
         for piece in pieces:
             self.kv.append(piece.seq, piece.tokens)
-        n_out = fill_inputs(self._inputs, pieces, self.kv, self._unit_sizes)
+        n_out = fill_inputs(self._inputs, pieces, self.kv, self._attention)
         self._team.run(self._plan.address)
         logits: npt.NDArray[np.float32] = self._plan.logits[:n_out]
         if n_out and not _all_finite(logits):
@@ -238,4 +238,4 @@ def _unit_sizes(model: Model, n_threads: int) -> UnitSizes:
     config = model.config
     queries = max_queries(config.n_head, config.n_head_kv, config.head_dim)
     n_rows = max(1, queries * config.n_head_kv // config.n_head)
-    return UnitSizes(n_rows, config.n_head, n_threads, not any(config.windows) and config.alibi_bias == 0)
+    return UnitSizes(n_rows, config.n_head, n_threads)

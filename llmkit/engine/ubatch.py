@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.engine.attention_units import UnitSizes, View, fill_units
+from llmkit.engine.attention_units import AttentionUnits
 from llmkit.engine.batch import Segment, Wanted
 from llmkit.memory.chain import CELL, POS
 from llmkit.memory.kv_cache import KvCache
@@ -53,10 +53,10 @@ def split(segments: list[Segment], tokens: list[npt.NDArray[np.int32]], n_ubatch
     return ubatches
 
 
-def fill_inputs(inputs: PlanInputs, pieces: list[Piece], kv: KvCache, sizes: UnitSizes) -> int:
+def fill_inputs(inputs: PlanInputs, pieces: list[Piece], kv: KvCache, attention: AttentionUnits) -> int:
     """Writes tokens, positions, cells, wanted rows and attention's units; the number of rows of logits."""
     row, out_rows = 0, list[int]()
-    views = {piece.seq: View(piece.seq.chain, inputs.reads_positions) for piece in pieces}
+    attention.look({piece.seq: piece.seq.chain for piece in pieces})
     for piece in pieces:
         rows = slice(row, row + piece.n)
         columns = piece.seq.chain.rows(piece.first, piece.first + piece.n)
@@ -66,10 +66,10 @@ def fill_inputs(inputs: PlanInputs, pieces: list[Piece], kv: KvCache, sizes: Uni
             inputs.blocks[k, rows] = pool.addresses[columns[CELL + k] >> 5]
             inputs.cells[k, rows] = columns[CELL + k] & 31
         for window, first_visible in inputs.first_visible.items():
-            first_visible[rows] = views[piece.seq].first_visible(columns[POS], window)
+            first_visible[rows] = attention.views[piece.seq].first_visible(columns[POS], window)
         out_rows += range(row + piece.n - piece.n_out, row + piece.n)
         row += piece.n
     inputs.out_rows[: len(out_rows)] = out_rows
     inputs.counts[:2] = row, len(out_rows)
-    fill_units(inputs, pieces, views, kv.layout, sizes)
+    attention.fill(inputs, pieces, kv.layout)
     return len(out_rows)

@@ -2,100 +2,105 @@
 
 A sequence is walked in tiles of 32 tokens counted from its first, wherever they lie, and in spans of 256: within a span
 tile after tile, then span after span (`merge`). Both are fixed by the tokens' order alone, so a query's bits depend
-neither on what is computed beside it nor on whether one thread takes all spans or several threads one each.
+neither on what is computed beside it, of its own sequence or of others, nor on whether one thread takes all spans or
+several threads one each. Which rows meet which tiles together is in the units (attention_memory); that it is right
+is the business of whoever makes them.
 """
 
 from __future__ import annotations
 
 from llmkit.kernels.attention_memory import (
     CAP,
-    DONE,
+    CLOSES,
     FIELDS,
-    FIRST_ROW,
+    FIRST_TILE,
     FIRST_VISIBLE,
     GROUP,
-    GROUP_ROW,
-    GROUP_ROWS,
-    HADAMARD,
     HEAD_DIM,
-    INDEX,
     KIND,
+    LAST_TILE,
     MAX_QUERIES,
     N_HEAD,
     N_HEAD_KV,
-    N_ROT_V,
-    N_SPANS,
-    N_UNITS,
-    NEG_INF,
-    PARTIAL,
-    PARTIALS,
+    N_STEP_ROWS,
+    N_STEPS,
+    N_UNIT_ROWS,
+    OFFSET,
     POSITIONS,
     Q_STRIDE,
+    ROW_ENDS,
+    ROW_POSITIONS,
     SCALE,
     SCRATCH,
     SCRATCH_BYTES,
-    SINKS,
     SLOPES,
     SPAN,
+    SPAN_TILES,
+    STEP,
+    STEP_CELLS,
+    STEP_FIELDS,
+    STEP_ROWS,
     TILE,
     UNIT,
-    UNIT_CELLS,
     UNIT_COUNT,
     UNIT_FIELDS,
     UNIT_ROWS,
     UNIT_SPAN,
+    UNIT_STEPS,
     UNITS,
     V_DIM,
-    Y_STRIDE,
     Q,
-    Y,
     load_tile,
     prefetch_tile,
     scores_at,
     scratch_bytes,
     state_at,
 )
-from llmkit.kernels.attention_scores import add_distance, apply_sink, cap_scores, put_distances
+from llmkit.kernels.attention_scores import add_distance, cap_scores, put_distances
+from llmkit.kernels.attention_state import (
+    PART,
+    SAVED,
+    TOTAL,
+    add_to_total,
+    clear,
+    copy_state,
+    count_span,
+    finish_total,
+    leave_nothing,
+    leave_partials,
+)
 from llmkit.kernels.attention_tile import add_values_1, add_values_4, score_tile
 from llmkit.kernels.jit import helper, kernel
 from llmkit.kernels.softmax_tile import softmax_part, softmax_whole
 from llmkit.kernels.work import take
 from llmkit.simd.ops import (
     arg,
-    atomic_store,
     bits_to_f32,
-    call_cells,
-    copy_bytes,
-    exp,
-    fetch_add,
-    fma,
-    hmax,
     load_f32,
     load_i64,
     mul,
-    splat,
     store_f32,
     store_i64,
-    sub,
     vload,
     vload_splat,
     vstore,
     zero_bytes,
 )
 
-__all__ = ["FIELDS", "SPAN", "UNIT", "UNIT_FIELDS", "attention", "scratch_bytes"]
+__all__ = ["FIELDS", "SPAN", "STEP", "STEP_FIELDS", "TILE", "UNIT", "UNIT_FIELDS", "attention", "scratch_bytes"]
 
 # -- queries against a tile ---------------------------------------------------------------------------------------
 
 
 @helper
-def _load_queries(args, unit, head, base):
-    """Scaled queries of all rows and heads of the group as float32 [query / 4][dim][4]; missing ones are zero."""
+def _load_queries(args, step, head, base):
+    """Scaled queries of the step's rows and the group's heads as float32 [query / 4][dim][4]; missing ones are zero."""
     head_dim, heads = arg(args, HEAD_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
-    n, scale = arg(unit, UNIT_ROWS) * heads, load_f32(args + 8 * SCALE)
-    zero_bytes(base, 4 * (n + 3) // 4 * 4 * head_dim)
+    n, scale = arg(step, N_STEP_ROWS) * heads, load_f32(args + 8 * SCALE)
+    if n % GROUP != 0:
+        zero_bytes(base + 4 * (n // GROUP * GROUP) * head_dim, 4 * GROUP * head_dim)
     for i in range(n):
-        q = arg(args, Q) + (arg(unit, FIRST_ROW) + i // heads) * arg(args, Q_STRIDE)
+        q = arg(args, Q) + load_i64(arg(step, STEP_ROWS) + 8 * (i // heads)) * arg(args, Q_STRIDE)
         q += 4 * (head * heads + i % heads) * head_dim
         target = base + 4 * ((i >> 2) * head_dim * GROUP + (i & 3))
         for d in range(head_dim):
@@ -113,14 +118,29 @@ def _first_visible(args, row):
 
 
 @helper
-def _set_limits(args, unit, quad, n, first, limits):
+def _sight(args, step):
+    """Of the step's rows: the first token that any sees, that all see; the end of what all see, of what any sees."""
+    row = load_i64(arg(step, STEP_ROWS))
+    low_any = low_all = _first_visible(args, row)
+    high_any = high_all = load_i64(arg(args, ROW_ENDS) + 8 * row)
+    for r in range(1, arg(step, N_STEP_ROWS)):
+        row = load_i64(arg(step, STEP_ROWS) + 8 * r)
+        low, high = _first_visible(args, row), load_i64(arg(args, ROW_ENDS) + 8 * row)
+        low_any, low_all = min(low_any, low), max(low_all, low)
+        high_any, high_all = max(high_any, high), min(high_all, high)
+    return low_any, low_all, high_all, high_any
+
+
+@helper
+def _set_limits(args, step, quad, n, first, limits):
     """What each of four queries sees of the tile, to int64 limits[4][2]; whether all see all of it."""
     heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
     whole = True
     for i in range(GROUP):
-        row = min(GROUP * quad + i, n - 1) // heads  # those beyond the last are computed with it and never read
-        low = max(0, _first_visible(args, arg(unit, FIRST_ROW) + row) - first)
-        high = max(0, min(TILE, arg(unit, INDEX) + row + 1 - first))
+        query = min(GROUP * quad + i, n - 1)  # those beyond the last are computed with it and never read
+        row = load_i64(arg(step, STEP_ROWS) + 8 * (query // heads))
+        low = max(0, _first_visible(args, row) - first)
+        high = max(0, min(TILE, load_i64(arg(args, ROW_ENDS) + 8 * row) - first))
         store_i64(limits + 16 * i, low)
         store_i64(limits + 16 * i + 8, high)
         whole = whole and low == 0 and high == TILE
@@ -139,7 +159,7 @@ def _shrink(factors, out, v_dim):
 
 
 @helper
-def _change_scores(args, unit, head, quad, n, first, scores):
+def _change_scores(args, step, head, quad, n, first, scores):
     """Caps the scores of four queries on the tile that starts at token `first`, and adds what distance costs."""
     heads, slopes = arg(args, N_HEAD) // arg(args, N_HEAD_KV), arg(args, SLOPES)
     if arg(args, CAP) != 0:
@@ -147,24 +167,24 @@ def _change_scores(args, unit, head, quad, n, first, scores):
     if slopes != 0:
         for i in range(GROUP):
             query = min(GROUP * quad + i, n - 1)
-            positions = arg(unit, POSITIONS)
-            distance = load_i64(positions + 8 * (arg(unit, INDEX) + query // heads)) - load_i64(positions + 8 * first)
+            row = load_i64(arg(step, STEP_ROWS) + 8 * (query // heads))
+            distance = load_i64(arg(args, ROW_POSITIONS) + 8 * row) - load_i64(arg(step, POSITIONS) + 8 * first)
             at = scores + 4 * GROUP * TILE + 128
             add_distance(scores + 4 * TILE * i, slopes, head * heads + query % heads, at, distance)
 
 
 @helper
-def _attend_group(args, unit, head, base, quad, n, first, k, v):
-    """Four queries (n in all) against the tile that starts at token `first`."""
+def _attend_group(args, step, head, base, quad, n, first, k, v, whole):
+    """Four queries (n in all) against the tile that starts at token `first`; whole: every row sees all of it."""
     v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
-    scores, state = scores_at(args, base), state_at(args, base, 0)
+    scores, state = scores_at(args, base), state_at(args, base, PART)
     factors, limits = scores + 4 * GROUP * TILE, scores + 4 * GROUP * TILE + 64
     maxima = state + 4 * GROUP * quad
     sums, out = maxima + 4 * queries, state + 8 * queries + 4 * GROUP * quad * v_dim
     score_tile(base + 4 * GROUP * quad * arg(args, HEAD_DIM), k, arg(args, HEAD_DIM), scores)
     if arg(args, CAP) + arg(args, SLOPES) != 0:
-        _change_scores(args, unit, head, quad, n, first, scores)
-    if _set_limits(args, unit, quad, n, first, limits):
+        _change_scores(args, step, head, quad, n, first, scores)
+    if whole or _set_limits(args, step, quad, n, first, limits):
         if softmax_whole(scores, maxima, sums, factors):
             _shrink(factors, out, v_dim)
         add_values_4(scores, v, v_dim, out)
@@ -177,141 +197,82 @@ def _attend_group(args, unit, head, base, quad, n, first, k, v):
             add_values_1(scores + 128 * i + 4 * low, v + 4 * low * v_dim, v_dim, out + 4 * i * v_dim, high - low)
 
 
-# -- spans --------------------------------------------------------------------------------------------------------
+# -- steps and units ----------------------------------------------------------------------------------------------
 
 
 @helper
-def _clear(args, state):
-    queries = arg(args, MAX_QUERIES)
-    zero_bytes(state + 4 * queries, 4 * queries * (1 + arg(args, V_DIM)))
-    for i in range(queries):
-        store_f32(state + 4 * i, NEG_INF)
-
-
-@helper
-def _attend_span(args, unit, head, base, n, span):
-    """All queries of the unit against one span, into the span's state."""
-    last, cells = arg(unit, INDEX) + arg(unit, UNIT_ROWS) - 1, arg(unit, UNIT_CELLS + arg(args, KIND))
-    start = max(span * SPAN, _first_visible(args, arg(unit, FIRST_ROW)) // TILE * TILE)
-    for first in range(start, min(span * SPAN + SPAN, last + 1), TILE):
-        n_cells = min(TILE, last + 1 - first)
+def _attend_tiles(args, step, head, base, n, first_tile, last_tile, sight):
+    """All queries of the step against tiles of one span, into the span's state."""
+    _low_any, low_all, high_all, high_any = sight
+    cells, positions = arg(step, STEP_CELLS + arg(args, KIND)), arg(step, POSITIONS)
+    for first in range(first_tile * TILE, last_tile * TILE, TILE):
+        n_cells, whole = min(TILE, high_any - first), low_all <= first and first + TILE <= high_all
         k, v = load_tile(args, base, cells + 8 * first, n_cells, head)
-        if first + TILE <= last:
+        if first + TILE < min(high_any, last_tile * TILE):
             prefetch_tile(args, cells + 8 * (first + TILE), head)
         if arg(args, SLOPES) != 0:
-            put_distances(arg(unit, POSITIONS) + 8 * first, n_cells, scores_at(args, base) + 4 * GROUP * TILE + 128)
+            put_distances(positions + 8 * first, n_cells, scores_at(args, base) + 4 * GROUP * TILE + 128)
         for quad in range((n + GROUP - 1) // GROUP):
-            _attend_group(args, unit, head, base, quad, n, first, k, v)
+            _attend_group(args, step, head, base, quad, n, first, k, v, whole)
 
 
 @helper
-def merge(m, l, o, part_m, part_l, part_o, v_dim):  # noqa: E741
-    """Adds a span's maximum, sum and output to those of the spans before; one that saw nothing changes nothing."""
-    sum_part, sum_before = load_f32(part_l), load_f32(l)
-    if sum_part == 0.0:
-        return
-    if sum_before == 0.0:
-        store_f32(m, load_f32(part_m))
-        store_f32(l, sum_part)
-        copy_bytes(o, part_o, 4 * v_dim)
-        return
-    largest = max(load_f32(m), load_f32(part_m))
-    a = exp(sub(splat(load_f32(m)), splat(largest)))
-    b = exp(sub(splat(load_f32(part_m)), splat(largest)))
-    store_f32(l, hmax(fma(splat(sum_part), b, mul(splat(sum_before), a))))
-    store_f32(m, largest)
-    for d in range(0, v_dim, 16):
-        vstore(o + 4 * d, fma(vload(part_o + 4 * d), b, mul(vload(o + 4 * d), a)))
+def _close_span(args, unit, step, head, base, n, span):
+    """The step's rows are through the span, or (with n 0) see nothing of it."""
+    rows, n_rows = arg(step, STEP_ROWS), arg(step, N_STEP_ROWS)
+    if arg(unit, UNIT_SPAN) < 0:
+        add_to_total(args, base, arg(step, OFFSET) * (arg(args, N_HEAD) // arg(args, N_HEAD_KV)), n)
+    elif n == 0:
+        leave_nothing(args, rows, n_rows, span, head)
+    else:
+        leave_partials(args, rows, n_rows, span, head, base)
 
 
 @helper
-def _finish(args, row, query_head, maximum, total, o):
-    """y = o / sum, without the columns that fill v_dim up; where values were transformed, back again."""
-    y = arg(args, Y) + row * arg(args, Y_STRIDE) + 4 * query_head * arg(args, HEAD_DIM)
-    scale = 1.0 / load_f32(total)
-    if arg(args, SINKS) != 0:
-        scale = apply_sink(arg(args, SINKS), query_head, maximum, total)
-    for d in range(arg(args, HEAD_DIM)):
-        store_f32(y + 4 * d, load_f32(o + 4 * d) * scale)
-    if arg(args, N_ROT_V) != 0:
-        call_cells(arg(args, HADAMARD), y, arg(args, HEAD_DIM), arg(args, N_ROT_V), 0, 0)
-
-
-@helper
-def _attend_all(args, unit, head, base):
-    """A unit with all its spans: the results go to y."""
-    v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
-    heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
-    n = _load_queries(args, unit, head, base)
-    part, total = state_at(args, base, 0), state_at(args, base, 1)
-    _clear(args, total)
-    first = _first_visible(args, arg(unit, FIRST_ROW)) // SPAN
-    for span in range(first, (arg(unit, INDEX) + arg(unit, UNIT_ROWS) - 1) // SPAN + 1):
-        _clear(args, part)
-        _attend_span(args, unit, head, base, n, span)
-        for i in range(n):
-            at, o = 4 * i, 8 * queries + 4 * i * v_dim
-            sums = at + 4 * queries
-            merge(total + at, total + sums, total + o, part + at, part + sums, part + o, v_dim)
-    for i in range(n):
-        o = total + 8 * queries + 4 * i * v_dim
-        row = arg(unit, FIRST_ROW) + i // heads
-        _finish(args, row, head * heads + i % heads, total + 4 * i, total + 4 * queries + 4 * i, o)
-
-
-@helper
-def _partial(args, unit, row, span, head):
-    """Where (m, l, o) of a row of the unit's group, span and query head lies."""
-    number = arg(unit, PARTIAL) + row * arg(unit, N_SPANS) + span
-    return load_i64(arg(args, PARTIALS)) + 4 * (number * arg(args, N_HEAD) + head) * (2 + arg(args, V_DIM))
-
-
-@helper
-def _attend_one_span(args, unit, head, base):
-    """A unit with one span: the state of each query goes to the partial results."""
-    v_dim, queries = arg(args, V_DIM), arg(args, MAX_QUERIES)
-    heads = arg(args, N_HEAD) // arg(args, N_HEAD_KV)
-    n = _load_queries(args, unit, head, base)
-    state = state_at(args, base, 0)
-    _clear(args, state)
-    _attend_span(args, unit, head, base, n, arg(unit, UNIT_SPAN))
-    for i in range(n):
-        row = arg(unit, FIRST_ROW) - arg(unit, GROUP_ROW) + i // heads
-        out = _partial(args, unit, row, arg(unit, UNIT_SPAN), head * heads + i % heads)
-        store_f32(out, load_f32(state + 4 * i))
-        store_f32(out + 4, load_f32(state + 4 * (queries + i)))
-        copy_bytes(out + 8, state + 8 * queries + 4 * i * v_dim, 4 * v_dim)
-
-
-@helper
-def _merge_spans(args, unit, head, base):
-    """Merges the partial results of the rows of a unit's group, span after span, into y."""
-    v_dim, heads, total = arg(args, V_DIM), arg(args, N_HEAD) // arg(args, N_HEAD_KV), state_at(args, base, 1)
-    for i in range(arg(unit, GROUP_ROWS) * heads):
-        row, query_head = i // heads, head * heads + i % heads
-        store_f32(total, NEG_INF)
-        store_f32(total + 4, 0.0)
-        for span in range(arg(unit, N_SPANS)):
-            part = _partial(args, unit, row, span, query_head)
-            merge(total, total + 4, total + 8, part, part + 4, part + 8, v_dim)
-        _finish(args, arg(unit, GROUP_ROW) + row, query_head, total, total + 4, total + 8)
+def _attend_step(args, unit, step, head, base):
+    """The step's rows against its tiles, span by span. Nothing is done for tiles that no row sees."""
+    sight, heads = _sight(args, step), arg(args, N_HEAD) // arg(args, N_HEAD_KV)
+    first, last = arg(step, FIRST_TILE), arg(step, LAST_TILE)
+    seen, end = max(first, sight[0] // TILE), min(last, (sight[3] + TILE - 1) // TILE)
+    part, saved = state_at(args, base, PART), state_at(args, base, SAVED)
+    n = _load_queries(args, step, head, base) if seen < end else 0
+    place, n_queries = arg(step, OFFSET) * heads, arg(step, N_STEP_ROWS) * heads
+    for span in range(first // SPAN_TILES, (last + SPAN_TILES - 1) // SPAN_TILES):
+        begins, stop = span * SPAN_TILES >= first, min(end, (span + 1) * SPAN_TILES)
+        closes = (span + 1) * SPAN_TILES <= last or arg(step, CLOSES) != 0
+        start = max(seen, span * SPAN_TILES)
+        if begins and closes and start >= stop:
+            _close_span(args, unit, step, head, base, 0, span)
+            continue
+        if begins:
+            clear(args, part, n_queries)
+        else:
+            copy_state(args, part, 0, saved, place, n_queries)
+        if start < stop:
+            _attend_tiles(args, step, head, base, n, start, stop, sight)
+        if closes:
+            _close_span(args, unit, step, head, base, n_queries, span)
+        else:
+            copy_state(args, saved, place, part, 0, n_queries)
 
 
 @kernel
 def attention(args, thread, _n_threads):
     """An item is a unit and a KV head."""
     n_head_kv, n_units = arg(args, N_HEAD_KV), load_i64(arg(args, UNIT_COUNT))
+    heads = arg(args, N_HEAD) // n_head_kv
     base, units = arg(args, SCRATCH) + thread * arg(args, SCRATCH_BYTES), load_i64(arg(args, UNITS))
     while True:
         item = take(args, 1)
         if item >= n_units * n_head_kv:
             break
-        unit = units + 8 * UNIT * (item // n_head_kv)
-        if arg(unit, UNIT_SPAN) < 0:
-            _attend_all(args, unit, item % n_head_kv, base)
+        unit, head = units + 8 * UNIT * (item // n_head_kv), item % n_head_kv
+        rows, n_rows, span = arg(unit, UNIT_ROWS), arg(unit, N_UNIT_ROWS), arg(unit, UNIT_SPAN)
+        if span < 0:
+            clear(args, state_at(args, base, TOTAL), n_rows * heads)
+        for i in range(arg(unit, N_STEPS)):
+            _attend_step(args, unit, arg(unit, UNIT_STEPS) + 8 * STEP * i, head, base)
+        if span < 0:
+            finish_total(args, rows, n_rows, head, base)
         else:
-            _attend_one_span(args, unit, item % n_head_kv, base)
-            done = arg(unit, DONE) + 8 * (item % n_head_kv)
-            if fetch_add(done, 1) == arg(unit, N_UNITS) - 1:  # the last of the group's units merges them all
-                atomic_store(done, 0)
-                _merge_spans(args, unit, item % n_head_kv, base)
+            count_span(args, rows, n_rows, span, head, base)

@@ -12,12 +12,15 @@ TILE, SPAN, GROUP = 32, 256, 4
 NEG_INF = float("-inf")
 
 # q, y: float32 rows. units: address of the address of int64 [n_units][UNIT]; unit_count: address of their number.
-# scratch: scratch_bytes a thread. first_visible: address of int64 [n_rows], the first token of its sequence that each
-# row sees; 0: all see the first. cap: float32 bits, slopes and sinks: addresses, see attention_scores; 0 for none.
-# kind: which of a unit's cells are meant; block_addresses: of that kind's blocks.
+# scratch: scratch_bytes a thread. Addresses of int64 [n_rows], a number a row: first_visible, the first token of its
+# sequence that it sees (0: all see the first); row_ends, how many there are up to itself; row_positions, its position,
+# read where distance counts; row_partials, the number of its first partial result, one a span.
+# cap: float32 bits, slopes and sinks: addresses, see attention_scores; 0 for none.
+# kind: which of a step's cells are meant; block_addresses: of that kind's blocks.
 # k_load, v_load: addresses of the types' functions (jit.cells); k_head_bytes, v_head_bytes: of one head in a block.
 # hadamard: address of what transforms the outputs back, n_rot_v values at a time, where n_rot_v is not 0.
-# partials: address of the address where units of one span leave (m, l, o) of each row and head.
+# partials: address of the address where units of one span leave (m, l, o) of each row and head; row_done: of the
+# address of int64 [n_rows][n_head_kv], all 0 between runs: how many spans of each row are done.
 FIELDS = (
     "counter",
     "n_rows",
@@ -50,6 +53,10 @@ FIELDS = (
     "cap",
     "slopes",
     "sinks",
+    "row_ends",
+    "row_positions",
+    "row_partials",
+    "row_done",
 )
 (
     Q,
@@ -81,50 +88,33 @@ FIELDS = (
     CAP,
     SLOPES,
     SINKS,
-) = range(2, 31)
+    ROW_ENDS,
+    ROW_POSITIONS,
+    ROW_PARTIALS,
+    ROW_DONE,
+) = range(2, 35)
 
-# A unit of work: rows first_row .. first_row + n_rows of one sequence, the first its index-th token; span: the only
-# span to do, or -1 for all. Units of single spans belong to a group: rows group_row .. group_row + group_rows, of which
-# each has n_spans spans; partial: number of the group's first partial result (one a row and span, all heads); done:
-# address of int64 [n_head_kv], how many of the group's n_units units are finished. The rows of such a unit may be of
-# several sequences, if all of them see the whole span, and it lies in the same cells for all. positions:
-# address of the int64 positions of the sequence's tokens, read where distance counts; cells of kind 0 and 1: addresses
-# of its int64 cells (block number * 32 + cell; -1: none, which no row sees).
-UNIT_FIELDS = (
-    "first_row",
-    "n_rows",
-    "index",
-    "span",
-    "partial",
-    "n_spans",
-    "done",
-    "group_row",
-    "group_rows",
-    "n_units",
-    "positions",
-    "cells_0",
-    "cells_1",
-)
-(
-    FIRST_ROW,
-    UNIT_ROWS,
-    INDEX,
-    UNIT_SPAN,
-    PARTIAL,
-    N_SPANS,
-    DONE,
-    GROUP_ROW,
-    GROUP_ROWS,
-    N_UNITS,
-    POSITIONS,
-    UNIT_CELLS,
-) = range(12)
-UNIT = 13
+# A unit of work: rows that one thread takes through their sequences, or through one span of them. rows: address of
+# their numbers; steps: address of int64 [n_steps][STEP], done in order; span: the only one to do, or -1 for all.
+UNIT_FIELDS = ("steps", "n_steps", "rows", "n_rows", "span")
+UNIT_STEPS, N_STEPS, UNIT_ROWS, N_UNIT_ROWS, UNIT_SPAN = range(5)
+UNIT = 5
+
+# A step: n_rows rows of the unit, the offset-th on, meet tiles first_tile .. last_tile, which lie in the same cells for
+# all of them. A row's steps follow each other without a gap; closes: 1 where with the last tile a span of these rows
+# ends, 0 where a later step goes on in it. rows: address of their numbers; positions: address of the int64 positions
+# of a sequence's tokens, read where distance counts; cells of kind 0 and 1: addresses of their int64 cells (number of
+# the block * 32 + cell; negative: none, which no row sees), from the first token on.
+STEP_FIELDS = ("rows", "n_rows", "offset", "first_tile", "last_tile", "closes", "positions", "cells_0", "cells_1")
+STEP_ROWS, N_STEP_ROWS, OFFSET, FIRST_TILE, LAST_TILE, CLOSES, POSITIONS, STEP_CELLS = range(8)
+STEP = 9
+
+SPAN_TILES = SPAN // TILE
 
 
 def scratch_bytes(max_queries: int, head_dim: int, v_dim: int) -> int:
-    """Bytes a thread needs: q, K and V of a tile, K of a block, scores, maxima and sums, two sets of outputs."""
-    n = max_queries * (head_dim + 2 * v_dim + 4) + TILE * (2 * head_dim + v_dim) + GROUP * TILE
+    """Bytes a thread needs: q, K and V of a tile, K of a block, scores, three times maxima, sums and outputs."""
+    n = max_queries * (head_dim + 3 * (v_dim + 2)) + TILE * (2 * head_dim + v_dim) + GROUP * TILE
     return (4 * n + _STEP_BYTES + 4095) // 4096 * 4096
 
 
@@ -154,10 +144,10 @@ def scores_at(args, base):
 
 
 @helper
-def state_at(args, base, total):
-    """Maxima, then sums, then outputs of all queries; of the span (total 0) or of all spans so far (1)."""
+def state_at(args, base, which):
+    """Maxima, then sums, then outputs of queries; which: PART, TOTAL or SAVED (kernels.attention_state)."""
     queries = arg(args, MAX_QUERIES)
-    return scores_at(args, base) + 4 * GROUP * TILE + _STEP_BYTES + 4 * total * queries * (2 + arg(args, V_DIM))
+    return scores_at(args, base) + 4 * GROUP * TILE + _STEP_BYTES + 4 * which * queries * (2 + arg(args, V_DIM))
 
 
 # -- a tile of K and V as float32 ---------------------------------------------------------------------------------

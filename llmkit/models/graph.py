@@ -341,7 +341,6 @@ class Graph:
         slopes, sinks: addresses as kernels.attention_scores has them, 0 for none.
         """
         (kind, kv), inputs = self._kind_of(layer), self.inputs
-        inputs.reads_positions |= slopes != 0
         n_head = q.n_cols // kv.head_dim
         queries = max_queries(n_head, kv.n_head_kv, kv.head_dim)
         out = self._value("attn", q.n_cols)
@@ -352,6 +351,8 @@ class Graph:
             units=inputs.units_address, unit_count=inputs.n_units_address, block_addresses=self.block_addresses[kind],
             scratch=SCRATCH, scratch_bytes=attention.scratch_bytes(queries, kv.head_dim, kv.v_dim),
             max_queries=queries, partials=inputs.partials_address, cap=float_bits(softcap), slopes=slopes, sinks=sinks,
+            row_ends=inputs.row_ends.ctypes.data, row_positions=inputs.positions.ctypes.data,
+            row_partials=inputs.row_partials.ctypes.data, row_done=inputs.row_done_address,
         )  # fmt: skip
         self._add("attention", attention.attention, attention.FIELDS, [q, self.kv], [out], **args)
         return out

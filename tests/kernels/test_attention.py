@@ -17,6 +17,7 @@ attention = pytest.importorskip("llmkit.kernels.attention")
 registry = pytest.importorskip("llmkit.kernels.kv_types.registry")
 
 CELLS, SPAN = 32, 256
+Run = tuple[int, int] | list[int]  # tokens first .. last, or these
 
 
 @dataclass(frozen=True)
@@ -94,26 +95,35 @@ class Cache:
                 kv.put(v_head, case.kv, False, cell % CELLS, padded[head])
         self.addresses = np.array([address(block) for block in self.blocks], np.int64)
 
-    def attend(self, q: Floats, runs: list[tuple[int, int]], by_span: bool = False) -> Floats:
-        """Rows of q at positions [first, last) of each run, a unit a run, or a unit a run and span."""
-        case, y, units, row, partial = self.case, aligned(np.full_like(q, np.nan)), [], 0, 0
-        done = np.zeros((len(runs), case.n_head_kv), np.int64)
-        for i, (first, last) in enumerate(runs):
-            n_spans = (last - 1) // SPAN + 1
-            spans = range(n_spans) if by_span else [-1]
-            here, addresses = [row, last - first, first], [address(case.positions), 0, address(self.cells)]
-            group = [partial, n_spans, address(done[i]), row, last - first, n_spans]
-            units += [[*here, s, *group, *addresses] for s in spans]
-            row, partial = row + last - first, partial + (last - first) * n_spans
-        max_queries = -(-max(u[1] for u in units) * (case.n_head // case.n_head_kv) // 4) * 4
-        scratch_bytes = attention.scratch_bytes(max_queries, case.head_dim, case.v_dim)
-        table = np.array(units, np.int64)
-        units_at = np.array([address(table)], np.int64)
+    def attend(self, q: Floats, runs: list[Run], by_span: bool = False, cuts: tuple[int, ...] = ()) -> Floats:
+        """Rows of q at the tokens of each run, a unit a run, or a unit a run and span. Tiles are met in steps that end
+        at `cuts`, after each of which the run's two halves go on apart."""
+        case, places = self.case, [list(range(*run)) if isinstance(run, tuple) else run for run in runs]
+        tokens = np.concatenate([np.array(place) for place in places])
+        ends, numbers = tokens + 1, np.arange(tokens.size)
+        n_spans = -(-ends // SPAN)
+        steps, units = [], []
+        for i, place in enumerate(places):
+            first = sum(len(p) for p in places[:i])
+            spans = range(max(n_spans[first : first + len(place)])) if by_span else [-1]
+            for span in spans:
+                made = self.steps(first, ends[first : first + len(place)], span, cuts)
+                units.append([len(steps), len(made), first, len(place), span])
+                steps += [[row, n, row - first, *tiles, address(case.positions), 0, address(self.cells)]
+                          for row, n, *tiles in made]  # fmt: skip
+        table, step_table = np.array(units, np.int64), np.array(steps, np.int64)
+        step_table[:, 0] = address(numbers) + 8 * step_table[:, 0]
+        table[:, 0] = address(step_table) + 8 * attention.STEP * table[:, 0]
+        table[:, 2] = address(numbers) + 8 * table[:, 2]
         assert table.shape[1] == attention.UNIT == len(attention.UNIT_FIELDS)
-        rows = aligned(np.concatenate([q[first:last] for first, last in runs]))
-        positions = np.concatenate([case.positions[first:last] for first, last in runs])
+        assert step_table.shape[1] == attention.STEP == len(attention.STEP_FIELDS)
+        max_queries = -(-max(unit[3] for unit in units) * (case.n_head // case.n_head_kv) // 4) * 4
+        scratch_bytes = attention.scratch_bytes(max_queries, case.head_dim, case.v_dim)
+        rows, positions = aligned(q[tokens]), case.positions[tokens]
+        y = aligned(np.full_like(rows, np.nan))
         first_visible = np.searchsorted(case.positions, positions - case.window, "right") if case.window else 0
-        partials = aligned(np.full((partial, case.n_head, 2 + case.v_dim), np.nan, np.float32))
+        partials = aligned(np.full((int(n_spans.sum()), case.n_head, 2 + case.v_dim), np.nan, np.float32))
+        done = np.zeros((tokens.size, case.n_head_kv), np.int64)
         block = {
             "q": rows, "q_stride": rows.strides[0], "y": y, "y_stride": y.strides[0], "n_head": case.n_head,
             "n_head_kv": case.n_head_kv, "head_dim": case.head_dim, "v_dim": case.v_dim,
@@ -121,17 +131,38 @@ class Cache:
             "k_offset": 0, "v_offset": self.v_offset,
             "k_load": registry.kv_type(case.kv).load_k, "v_load": registry.kv_type(case.kv).load_v,
             "k_head_bytes": self.k_bytes, "v_head_bytes": self.v_bytes, "n_rot_v": case.n_rot_v,
-            "hadamard": registry.hadamard_address() if case.n_rot_v else 0, "units": units_at,
-            "unit_count": np.array([len(units)], np.int64), "block_addresses": self.addresses,
+            "hadamard": registry.hadamard_address() if case.n_rot_v else 0,
+            "units": np.array([address(table)], np.int64), "unit_count": np.array([len(units)], np.int64),
+            "block_addresses": self.addresses,
             "scratch": aligned(np.full(scratch_bytes // 4, np.nan, np.float32)), "scratch_bytes": scratch_bytes,
-            "max_queries": max_queries, "partials": np.array([address(partials)], np.int64),
+            "max_queries": max_queries, "partials": np.array([address(partials)], np.int64), "row_ends": ends,
+            "row_positions": positions, "row_partials": np.cumsum(n_spans) - n_spans,
+            "row_done": np.array([address(done)], np.int64),
         }  # fmt: skip
         slopes = 0 if case.slopes is None else case.slopes
         sinks = 0 if case.sink_scores is None else case.sink_scores
         block |= {"cap": float_bits(case.cap), "slopes": slopes, "sinks": sinks}
-        run(attention.attention, attention.FIELDS, row, **block)
-        assert not done.any()  # the last span of each run has merged them all and left the count at zero
-        return y[:row].copy()
+        run(attention.attention, attention.FIELDS, tokens.size, **block)
+        assert not done.any()  # the last span of each row has merged them all and left the count at zero
+        return y.copy()
+
+    def steps(self, row: int, ends: NDArray[np.int64], span: int, cuts: tuple[int, ...]) -> list[list[int]]:
+        """(row, rows, first tile, last tile, closes) of rows with these ends, in all spans or one."""
+        last = -(-int(ends.max()) // CELLS)
+        low, high = (0, last) if span < 0 else (8 * span, min(8 * span + 8, last))
+        inside = sorted(cut for cut in cuts if low < cut < high)
+        if not inside:
+            return [[row, ends.size, low, high, 1]]
+        out, start = [], low
+        parts = [(row, ends)]
+        for cut in [*inside, high]:
+            for first, some in parts:
+                out.append([first, some.size, start, cut, int(cut == high or cut % 8 == 0)])
+            first, some = parts[-1]
+            if some.size > 1:
+                parts[-1:] = [(first, some[: some.size // 2]), (first + some.size // 2, some[some.size // 2 :])]
+            start = cut
+        return out
 
 
 def bits(values: Floats) -> NDArray[np.uint32]:
@@ -189,3 +220,16 @@ def test_every_way_gives_equal_bits(case: Case) -> None:
         np.testing.assert_array_equal(bits(scattered.attend(q, runs)), want)
         np.testing.assert_array_equal(bits(whole.attend(q, runs, by_span=True)), want)
     np.testing.assert_array_equal(bits(scattered.attend(q, alone, by_span=True)), want)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.n > 256], ids=str)
+@pytest.mark.parametrize("by_span", [False, True])
+def test_rows_that_go_apart_in_the_middle_of_a_span(case: Case, by_span: bool) -> None:
+    """Any rows together, of which fewer and fewer go on together: in a span, at its end, behind it."""
+    q, k, v = case.values()
+    cache, rng = Cache(case, k, v, scatter=False), np.random.default_rng(2)
+    want = bits(cache.attend(q, [(pos, pos + 1) for pos in range(case.n)]))
+    tokens = [case.n - 1, 0, *(int(i) for i in rng.permutation(np.arange(1, case.n - 1))[:31])]
+    runs: list[Run] = [tokens[:13], tokens[13:14], tokens[14:]]
+    for cuts in ((2, 3, 8, 9), (8,), (1, 4, 5, 6, 7, 10, 15)):
+        np.testing.assert_array_equal(bits(cache.attend(q, runs, by_span, cuts)), want[tokens])
