@@ -1,8 +1,6 @@
 """What `llmkit pull` does with an address: says what it fetches, shows how far it is, prints the path."""
 
 import os
-import signal
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,8 +10,6 @@ from llmkit.files.http_fetch import Source, shown_url
 from llmkit.files.hub import HubModel, hub_model, hub_sources, pulled_path
 from llmkit.files.staged_pull import place_of, pull_staged, remove_pulled
 from llmkit.files.url_source import url_folder, url_path, url_sources
-
-EXIT_TERMINATED = 143
 
 
 def pull_url(url: str, sha256: str, as_json: bool) -> None:
@@ -61,7 +57,6 @@ def _local_sources(model: HubModel) -> list[Source]:
 
 def fetch_sources(folder: str, sources: Sequence[Source]) -> Path:
     """Fetch the sources with a bar for each; `kill` ends it as Ctrl-C does, and both keep what came."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
     with _Bars(len(sources)) as bars:
         return pull_staged(
             folder, sources, bars.watch, lambda: report.note("waiting for another llmkit that is pulling this model")

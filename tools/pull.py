@@ -1,7 +1,5 @@
 """`llmkit pull`: fetch a model by name or address into the cache, list the names, remove one."""
 
-import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +8,6 @@ import typer
 from llmkit import report
 from llmkit.errors import UsageError
 from llmkit.files.models_table import DEFAULT_MODEL, MODELS, NamedModel, named_model, resolve_model
-
-EXIT_TERMINATED = 143
 
 
 def pull_cli(
@@ -90,8 +86,6 @@ def pull_model(model: NamedModel, as_json: bool = False) -> Path:
     """Say what will be fetched, fetch it, print its path; a model that is there already is only checked."""
     from llmkit.files.download import pull
 
-    # `kill`, too, shall leave nothing half written: it becomes an exception, which the clean-up sees.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
     if model.is_pulled:
         report.note(f"{model.name} is already here; checking it")
     else:

@@ -4,11 +4,7 @@ Owns the options, which are those of llama-quantize and llama-gguf-split, and th
 work are in llmkit/quantization.
 """
 
-import signal
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,9 +23,6 @@ if TYPE_CHECKING:
     from llmkit.quantization.options import QuantizeOptions
     from llmkit.quantization.outputs import Output
     from llmkit.quantization.plan import Plan
-
-SIGNALS = [signal.SIGTERM] + [getattr(signal, name) for name in ("SIGHUP",) if hasattr(signal, name)]
-"""They end the program with 128 more than their number; SIGHUP comes when a terminal is closed."""
 
 SUFFIX = ".gguf"
 
@@ -146,8 +139,7 @@ def quantize_cli(
             raise UsageError("--split and --merge leave the tensors as they are", "Give no options of quantising.")
         limits = (split_max_tensors, split_max_size, no_tensor_first_split)
         resplitting = ResplitRequest(Path(), Path(), merge, *limits, delete_splits, dry_run, as_json)
-        with _terminable():
-            return _resplit(arguments, split and merge, resplitting)
+        return _resplit(arguments, split and merge, resplitting)
     if split_max_tensors is not None or split_max_size or no_tensor_first_split or delete_splits:
         raise UsageError("--split-... and --delete-splits go with --split or --merge")
     if max_buffer_size < 1:
@@ -165,23 +157,7 @@ def quantize_cli(
     request = QuantizeRequest(
         Path(arguments[0]), target, options, imatrix, *filters, n_threads, buffer, dry_run, as_json, strict
     )
-    with _terminable():
-        quantize(request)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """`kill` and a closed terminal, too, shall leave nothing half written: inside, they become an exception, which the
-    clean-up sees. Under nohup SIGHUP stays ignored."""
-    previous = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
-        if previous[number] != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            signal.signal(number, previous[number])
+    quantize(request)
 
 
 def _resplit(arguments: list[str], both: bool, request: ResplitRequest) -> None:

@@ -15,6 +15,7 @@ from typer.main import get_command
 from llmkit import report
 from llmkit.errors import UsageError
 from llmkit.shell.arguments import CommandLine, Reader
+from llmkit.shell.coercion import use_plain_coercion
 from llmkit.shell.common import add_common, choose_model, set_manners
 from llmkit.shell.config_file import ConfigFile, read_config
 from llmkit.shell.llama_flags import CommandFlags
@@ -47,7 +48,8 @@ class BuiltCommand:
 
     def context(self) -> "Context":
         """What Typer needs to describe the command."""
-        return self.parser.make_context(f"llmkit {self.name}", [], resilient_parsing=True)
+        parser = self.parser
+        return parser.context_class(parser, info_name=f"llmkit {self.name}", **parser.context_settings)
 
 
 Build = Callable[[str], BuiltCommand]
@@ -60,7 +62,9 @@ def build_command(name: str, function: Callable[..., Any]) -> BuiltCommand:
     settings = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda name: name.replace("_", "-")}
     app.command(name, context_settings=settings)(function)
     parser: TyperCommand = get_command(app)  # type: ignore[assignment]
-    return BuiltCommand(parser, frozenset(add_common(parser)))
+    command = BuiltCommand(parser, frozenset(add_common(parser)))
+    use_plain_coercion(parser.get_params(command.context()))
+    return command
 
 
 def run_command(command: BuiltCommand, args: Sequence[str], commands: Sequence[str], build: Build) -> int:

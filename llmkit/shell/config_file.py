@@ -6,7 +6,6 @@ whose top level and [defaults] hold for every command, and whose table [COMMAND]
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -56,15 +55,15 @@ def read_config(named: str | None, commands: Sequence[str]) -> ConfigFile | None
     """The configuration; None if there is none. UsageError for a file that was named and cannot be read, that is no
     TOML, or that has a table for no command."""
     path, asked = config_path(named)
-    if path is None:
+    if path is None or not (asked or path.exists()):
         return None
+    import tomllib
+
     try:
         text = path.read_bytes().decode("utf-8")
         tables = tomllib.loads(text)
     except FileNotFoundError:
-        if asked:
-            raise UsageError(f"there is no configuration file {path}", "see docs/configuration.md") from None
-        return None
+        raise UsageError(f"there is no configuration file {path}", "see docs/configuration.md") from None
     except OSError as exc:
         raise UsageError(f"cannot read the configuration file {path}: {exc.strerror}") from exc
     except ValueError as exc:

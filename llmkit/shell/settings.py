@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
 PREFIX = "LLMKIT_"
-NOT_OPTIONS = frozenset({"LLMKIT_CACHE", "LLMKIT_CONFIG", "LLMKIT_DEBUG", "LLMKIT_POISON", "LLMKIT_SKIP_SLOW"})
+NOT_OPTIONS = frozenset(
+    {"LLMKIT_CACHE", "LLMKIT_CONFIG", "LLMKIT_DEBUG", "LLMKIT_POISON", "LLMKIT_SKIP_SLOW", "LLMKIT_TEST_USER_CACHE"}
+)
 """Variables of that prefix that are no option's."""
 
 NOT_SETTABLE = frozenset({"config"})

@@ -1,9 +1,14 @@
 """How the words of a command line are read: names, llama.cpp's flags, what there is not."""
 
+import subprocess
+import sys
+
 import pytest
 
 from llmkit import cli
+from llmkit.shell.coercion import Coercion
 from llmkit.shell.llama_flags import all_flags, variable_of
+from tests.paths import REPO_ROOT
 from tests.shell.fake import install, refused, values
 from tests.tools.in_process import run_llmkit
 
@@ -48,6 +53,8 @@ def test_a_value_is_never_taken_for_a_flag() -> None:
         ("-vq", "No such option: -vq"),
         ("-ngl", "Option '-ngl' requires an argument."),
         ("--top-k", "Option '--top-k' requires an argument"),
+        ("--top-k many", "Invalid value for '--top-k' / '-tk': 'many' is not a whole number."),
+        ("--temp 1,5", "Invalid value for '--temp': '1,5' is not a number."),
         ("--swa-full=1", "does not take a value"),
     ],
 )
@@ -92,6 +99,17 @@ def test_what_a_command_has_is_never_in_the_tables_way() -> None:
                 line = reader.read([word.strip(), "1", "1"])
                 assert option.name in line.given, (name, word)
                 assert not line.ignored
+
+
+def test_pydantic_is_not_needed() -> None:
+    """Typer would load it to turn texts into numbers."""
+    code = "import sys; from llmkit.cli import main; main(['tokenize', '-m', '/no/such.gguf', '-p', 'x', '--ids']);"
+    code += "print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO_ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n"
+    for name in cli.COMMANDS:
+        for param in cli._build(name).parser.params:
+            assert isinstance(param._runtime_param, Coercion), (name, param.name)
 
 
 def test_the_table() -> None:

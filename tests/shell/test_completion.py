@@ -1,0 +1,113 @@
+"""The Tab key, through real shells where they are there: commands, options, models."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmkit import cli
+from tests.paths import REPO_ROOT
+
+HEAVY = ("numba", "numpy", "pydantic", "gguf", "huggingface_hub", "rich")
+
+
+def ask(words: str, cword: int | None = None, cwd: Path = REPO_ROOT, **env: str) -> list[str]:
+    """What bash is told for `llmkit WORDS` with the cursor at the end."""
+    given = ["llmkit", *words.split(" ")]
+    variables = {"COMP_WORDS": "\n".join(given), "COMP_CWORD": str(len(given) - 1), "_LLMKIT_COMPLETE": "complete_bash"}
+    code = "import sys; from llmkit.cli import main; code = main(['llmkit'])\n"
+    code += f"assert not set({HEAVY}) & sys.modules.keys(); sys.exit(code)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={**os.environ, **variables, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_commands() -> None:
+    assert ask("") == [*cli.COMMANDS, "--help", "--version", "--install-completion", "--show-completion"]
+    assert ask("pe") == ["perplexity"]
+    assert ask("--show-completion ") == ["bash", "zsh", "fish"]
+    assert ask("nonsense ") == []
+
+
+def test_options() -> None:
+    assert {"--top-k", "--top-p", "--top-n-sigma"} <= set(ask("run --top"))
+    assert "--log-file" in ask("cache --l")
+    assert ask("run --temp 0 --no-esc") == ["--no-escape"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("hf--user--some-repo/a-Q4_K_M.gguf", "hf--user--other/.partial/b.gguf"):
+        (tmp_path / "models" / name).parent.mkdir(parents=True)
+        (tmp_path / "models" / name).touch()
+    monkeypatch.setenv("LLMKIT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_models(cache: Path) -> None:
+    assert ask("run -m smol") == ["smollm2-135m"]
+    assert ask("bench --model gem") == ["gemma-3-270m"]
+    assert ask("run -m hf:") == ["hf:user/some-repo"]
+    assert ask("tokenize -hf us") == ["user/some-repo"]
+
+
+def test_models_that_are_files(tmp_path: Path) -> None:
+    for name in ("sub", ".hidden"):
+        (tmp_path / name).mkdir()
+    for name in ("some.gguf", "sub/inner.gguf", "other.txt"):
+        (tmp_path / name).touch()
+    assert ask("run -m s", cwd=tmp_path, PYTHONPATH=str(REPO_ROOT)) == ["smollm2-135m", "some.gguf", "sub/"]
+    assert ask(f"run -m {tmp_path}/sub/") == [f"{tmp_path}/sub/inner.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "place"),
+    [
+        ("bash", ".bash_completions/llmkit.sh"),
+        ("zsh", ".zfunc/_llmkit"),
+        ("fish", ".config/fish/completions/llmkit.fish"),
+    ],
+)
+def test_installing(shell: str, place: str, tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "llmkit", "--install-completion", shell]
+    done = subprocess.run(command, cwd=REPO_ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / place}\n")
+    script = (tmp_path / place).read_text().strip()
+    shown = subprocess.run([*command[:3], "--show-completion", shell], cwd=REPO_ROOT, capture_output=True, text=True)
+    assert shown.stdout.strip() == script
+    assert "_LLMKIT_COMPLETE=complete_" in script
+
+
+def test_an_unknown_shell() -> None:
+    command = [sys.executable, "-m", "llmkit", "--show-completion", "tcsh"]
+    done = subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: --show-completion: the shell is tcsh; one of bash, zsh, fish is expected\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_tab_in_bash(tmp_path: Path) -> None:
+    """The script that is installed, in a real shell: `llmkit pas<Tab>`."""
+    (tmp_path / "llmkit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llmkit "$@"\n')
+    (tmp_path / "llmkit").chmod(0o755)
+    script = """
+source <(llmkit --show-completion bash)
+COMP_WORDS=(llmkit pas) COMP_CWORD=1
+_llmkit_completion llmkit
+printf '%s\\n' "${COMPREPLY[@]}"
+complete -p llmkit
+"""
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(REPO_ROOT)}
+    done = subprocess.run(["bash", "--norc", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["passkey", "complete -o default -F _llmkit_completion llmkit"]
