@@ -109,6 +109,12 @@ def stream(piece: str) -> None:
         _State.line_is_open = _is_terminal(sys.stdout) and not piece.endswith("\n")
 
 
+def style(code: str) -> None:
+    """Write a terminal's escape sequence to stdout; it is no text, so whether a line is open does not change."""
+    if code:
+        print(code, end="", flush=True)
+
+
 def result_json(value: object) -> None:
     """Write `value` to stdout as one line of JSON; ValueError on NaN and infinity, which JSON has no word for."""
     result(json.dumps(value, ensure_ascii=False, allow_nan=False))

@@ -11,6 +11,7 @@ from llmkit.errors import UsageError
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
 
 from . import _options as options
+from ._chat_options import ChatOptions, is_conversation, with_chat
 from ._engine import Engine, open_engine
 from ._grammar_options import GrammarText, with_grammar
 from ._sampling_options import StopTexts, with_sampling
@@ -47,6 +48,7 @@ class Request:
 
 
 @with_grammar
+@with_chat
 @with_sampling
 def run_cli(
     *,
@@ -54,6 +56,7 @@ def run_cli(
     prompt: options.PromptOption = None,
     file: options.FileOption = None,
     ids: options.IdsOption = None,
+    chat: ChatOptions,
     n_predict: options.PredictOption = -1,
     n_ctx: options.CtxSizeOption = 0,
     n_threads: options.ThreadsOption = 0,
@@ -72,16 +75,27 @@ def run_cli(
     n_parallel: options.ParallelOption = 1,
     overrides: options.OverrideOption = None,
 ) -> int:
-    """Complete a prompt given by -p, by -f, or through a pipe; the text streams to stdout, timings go to stderr."""
+    """Complete a prompt given by -p, by -f, or through a pipe, or converse with -cnv; the text streams to stdout."""
     context = ContextParams(
         n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False, swa_full=swa_full
     )
-    return run(
-        Request(
-            model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
-            overrides or [], n_parallel, grammar,
-        )
+    request = Request(
+        model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
+        overrides or [], n_parallel, grammar,
     )  # fmt: skip
+    if chat.show_template:
+        from ._chat_template import show_template
+
+        return show_template(request, chat)
+    return _converse(request, chat) if is_conversation(request, chat) else run(request)
+
+
+def _converse(request: Request, chat: ChatOptions) -> int:
+    from ._chat import run_chat
+
+    return run_chat(
+        request, chat, lambda engine: lambda ids, params, timings: _generation(engine, request, ids, params, timings)
+    )
 
 
 def run(request: Request) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 from llmkit.errors import ChatTemplateError, UsageError
 from llmkit.files.gguf_reader import GgufFile
+from llmkit.tokenizer.chat_messages import Message, cut_at_mark, flat, mark_end, plain_messages, without_system
 from llmkit.tokenizer.chat_template_names import BUILT_IN
 
 DEFAULT = "chatml"
@@ -27,12 +28,8 @@ MAX_WALL_S = 30.0
 """For a machine so busy that a template does not get its three seconds of computing."""
 
 _KEY = "tokenizer.chat_template"
-_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-_REASONING = ("reasoning_content", "thinking", "reasoning")
 _PROGRAM = Path(__file__).with_name("chat_template_process.py")
 _HINT = "Give another with --chat-template or --chat-template-file."
-
-Message = dict[str, Any]
 
 
 class ChatTemplate:
@@ -64,18 +61,18 @@ class ChatTemplate:
         ChatTemplateError if the template refuses the messages, fails, or meets a limit; nothing else is ever raised for
         what a template does.
         """
-        plain = _plain(messages)
+        plain = plain_messages(messages)
         if continue_final_message:
             add_generation_prompt = False
-            wanted = _mark_end(plain)
+            wanted = mark_end(plain)
         system, parts = self._takes_system_and_parts()
         if not parts:
-            plain = [_flat(message) for message in plain]
+            plain = [flat(message) for message in plain]
         if not system:
-            plain = _without_system(plain)
+            plain = without_system(plain)
         variables = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt, **kwargs}
         text = self._render(plain, variables)
-        return _cut(text, wanted) if continue_final_message else text
+        return cut_at_mark(text, wanted) if continue_final_message else text
 
     @property
     def takes_system(self) -> bool:
@@ -154,87 +151,6 @@ def _token_text(gguf: GgufFile, name: str) -> str:
     usual = {"bos": 1, "eos": 2} if gguf.str("tokenizer.ggml.model", "") == "llama" else {}
     id = gguf.u32(f"tokenizer.ggml.{name}_token_id", usual.get(name, 0xFFFFFFFF))
     return "" if tokens is None or id >= len(tokens) else tokens[id]
-
-
-# -- messages -----------------------------------------------------------------------------------------------------
-
-
-def _plain(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Copies without what is null, the reasoning under each of its names: as transformers gives them to templates."""
-    plain = []
-    for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise ChatTemplateError(
-                "a message has no role", 'A message is an object such as {"role": "user", "content": "..."}.'
-            )
-        copy = {key: value for key, value in message.items() if value is not None}
-        reasoning = next((copy[key] for key in _REASONING if key in copy), None)
-        if reasoning is not None:
-            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
-        plain.append(copy)
-    return plain
-
-
-def _flat(message: Message) -> Message:
-    """With its parts joined to one text, for a template that knows no parts. Pictures and the like are refused."""
-    parts = message.get("content")
-    if not isinstance(parts, list):
-        return message
-    texts = []
-    for part in parts:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise ChatTemplateError(f"a message holds a part of the type {kind!r}, but this model reads text only")
-        texts.append(part["text"])
-    return {**message, "content": "\n".join(texts)}
-
-
-def _without_system(messages: list[Message]) -> list[Message]:
-    """With each system prompt in front of the user's message that comes next, or as one if none comes."""
-    merged: list[Message] = []
-    pending: list[str] = []
-    for message in messages:
-        if message["role"] == "system":
-            pending.append(_flat(message).get("content", ""))
-            continue
-        if pending and message["role"] == "user":
-            merged.append(_with_text_before(message, "\n".join(pending)))
-            pending = []
-            continue
-        merged.append(message)
-    return [*merged, {"role": "user", "content": "\n".join(pending)}] if pending else merged
-
-
-def _with_text_before(message: Message, text: str) -> Message:
-    content = message.get("content", "")
-    if isinstance(content, list):
-        return {**message, "content": [{"type": "text", "text": text}, *content]}
-    return {**message, "content": f"{text}\n{content}" if content else text}
-
-
-def _mark_end(messages: list[Message]) -> str:
-    """Marks the end of the last message's text, which is returned."""
-    content = messages[-1].get("content") if messages else None
-    if isinstance(content, str):
-        messages[-1]["content"] = content + _TAG
-        return content
-    if isinstance(content, list):
-        texts = [i for i, part in enumerate(content) if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        if texts:
-            parts = list(content)
-            parts[texts[-1]] = {**parts[texts[-1]], "text": parts[texts[-1]]["text"] + _TAG}
-            messages[-1]["content"] = parts
-            return str(content[texts[-1]]["text"])
-    raise ChatTemplateError("the last message holds no text that could be continued")
-
-
-def _cut(text: str, wanted: str) -> str:
-    """The text up to the mark; what the template trims is trimmed."""
-    place = text.rfind(_TAG.strip())
-    if place < 0 or wanted.strip() not in text:
-        raise ChatTemplateError("the template leaves out a part of the message that is to be continued", _HINT)
-    kept = text[:place]
-    return kept if text.startswith(_TAG, place) else kept.rstrip()
 
 
 # -- the process --------------------------------------------------------------------------------------------------

@@ -31,6 +31,11 @@ class FakeSequences:
     def sequence(self, seq_id: int) -> FakeSequence:
         return self._sequences.setdefault(seq_id, FakeSequence())
 
+    def seq_rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> bool:
+        assert p1 == -1, "only an end is removed"
+        del self.sequence(seq_id).tokens[max(p0, 0) :]
+        return True
+
 
 class FakeContext:
     """Answers with the logits that `script` gives for the tokens so far, and keeps a list of what it was handed.

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from llmkit.engine.timings import Timings
+from llmkit.files.gguf_metadata import TypedMetadata
 from llmkit.params import ContextParams
+from llmkit.tools import _chat as chat_module
 from llmkit.tools import run as run_module
 from tests.engine.fakes import FakeContext, Row
 
@@ -88,9 +90,11 @@ class FakeEngine:
         ctx = FakeContext(self.script or answering(self.answer), n_ctx=params.n_ctx or 512, n_vocab=N_VOCAB)
         ctx.on_decode = lambda: self.on_decode()
         self.contexts.append(ctx)
-        model: Any = SimpleNamespace(name="fake", config=SimpleNamespace(n_vocab=N_VOCAB))
+        gguf = TypedMetadata({}, "fake")  # without a chat template: chatml is taken
+        model: Any = SimpleNamespace(name="fake", config=SimpleNamespace(n_vocab=N_VOCAB), gguf=gguf)
         yield run_module.Engine(model, self.tokenizer, ctx)  # type: ignore[arg-type]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeEngine":
         monkeypatch.setattr(run_module, "open_engine", self.open)
+        monkeypatch.setattr(chat_module, "open_engine", self.open)
         return self

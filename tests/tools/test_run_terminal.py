@@ -64,7 +64,7 @@ def test_messages_start_on_a_line_of_their_own() -> None:
 
 
 def test_a_terminal_without_a_prompt_is_an_error() -> None:
-    child = terminal()
+    child = terminal("-no-cnv")
     child.expect_exact("error: there is no prompt")
     child.expect(pexpect.EOF)
     child.close()

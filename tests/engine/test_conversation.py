@@ -1,0 +1,218 @@
+"""Conversations: what is computed again and what is not, on a tiny model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmkit.engine.context import Context
+from llmkit.engine.conversation import Conversation, Prompt
+from llmkit.engine.generate import Generation
+from llmkit.engine.sampler import Sampler
+from llmkit.errors import ChatTemplateError, ContextFullError
+from llmkit.models.model import load_model
+from llmkit.params import ContextParams, GenerateParams, SamplingParams
+from llmkit.tokenizer import Tokenizer, load_tokenizer
+from llmkit.tokenizer.chat_template import ChatTemplate
+from llmkit.tokenizer.chat_template_names import BUILT_IN
+from tests.engine_runs import assert_same_bits, need_engine, prefill
+from tests.make_models import make_model
+
+need_engine()
+
+TRIMMING = BUILT_IN["chatml"].replace("message['content']", "message['content'] | trim")
+N_CTX = 512
+
+
+class Talk:
+    """A tiny model, its context, and a conversation."""
+
+    def __init__(self, path: Path, template: str, n_ctx: int = N_CTX) -> None:
+        self.model = load_model(path)
+        self.ctx = Context(self.model, ContextParams(n_ctx=n_ctx, n_threads=1, n_seq_max=2))
+        self.tokenizer: Tokenizer = load_tokenizer(self.model.gguf)
+        self.template = ChatTemplate(template, bos_token="", eos_token="")
+        self.conversation = Conversation(self.ctx.memory, self.tokenizer, self.template, n_ctx=self.ctx.n_ctx)
+
+    def turn(self, text: str, n: int = 8, prefill: str = "") -> tuple[Prompt, Generation]:
+        self.conversation.messages.append({"role": "user", "content": text})
+        return self.answer(n, prefill)
+
+    def answer(self, n: int = 8, prefill: str = "", seed: int = 1) -> tuple[Prompt, Generation]:
+        prompt = self.conversation.prompt(prefill)
+        sampler = Sampler(SamplingParams(seed=seed, temp=2.0, top_k=0, top_p=1.0, min_p=0.0))
+        generation = Generation(
+            self.ctx, self.conversation.seq, prompt.new_ids, sampler, GenerateParams(n), self.tokenizer.eog_ids,
+            self.tokenizer.stream(),
+        )  # fmt: skip
+        text = "".join(token.text for token in generation) + generation.tail
+        self.conversation.add_answer(generation, text, prefill)
+        return prompt, generation
+
+    def last_row(self, ids: list[int]) -> Any:
+        """The logits after ids, computed in a sequence of its own in one go."""
+        return prefill(self.ctx, ids, len(ids))[-1:]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Talk]:
+    made = Talk(make_model(tmp_path / "m.gguf", tokenizer="bpe", n_ctx_train=N_CTX), BUILT_IN["chatml"])
+    yield made
+    made.ctx.close()
+
+
+def test_earlier_turns_are_not_computed_again(talk: Talk) -> None:
+    first, answer = talk.turn("hello there")
+    assert first.n_cached == 0
+    second, _ = talk.turn("and then")
+    # All that was decoded: the first prompt and the answer but its last token, which nothing has needed yet.
+    n_decoded = len(first.ids) + len(answer.ids) - 1
+    assert second.n_cached == n_decoded
+    assert second.ids[: len(first.ids)] == first.ids
+    assert second.ids[len(first.ids) :][: len(answer.ids)] == [i for i in answer.ids if i not in talk.tokenizer.eog_ids]
+
+
+def test_reuse_changes_no_bit(talk: Talk) -> None:
+    talk.turn("hello there")
+    talk.turn("and then")
+    prompt = talk.conversation
+    prompt.messages.append({"role": "user", "content": "more of it"})
+    asked = prompt.prompt()
+    assert 0 < asked.n_cached < len(asked.ids)
+    from llmkit.engine.batch import Segment
+
+    got = np.array(talk.ctx.decode([Segment(talk.ctx.memory.sequence(0), asked.new_ids, "last")]), np.float32)
+    assert_same_bits(got, talk.last_row(asked.ids), "the logits after a reused conversation")
+
+
+def test_the_model_s_own_tokens_are_kept(talk: Talk) -> None:
+    """A model may write `the` as t, h, e: what it wrote stands, though encoding the text would give one token."""
+    talk.conversation.messages.append({"role": "user", "content": "hi"})
+    prompt = talk.conversation.prompt()
+    letters = [talk.tokenizer.encode(c)[0] for c in "the"]
+    assert talk.tokenizer.encode("the") != letters
+    told = Told(letters)
+    talk.conversation.add_answer(told, "the")  # type: ignore[arg-type]
+    talk.conversation.messages.append({"role": "user", "content": "go on"})
+    following = talk.conversation.prompt()
+    assert following.ids[len(prompt.ids) :][:3] == letters
+    assert talk.tokenizer.decode(following.ids, special=True) == following.text
+
+
+class Told:
+    """What a generation left behind."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+
+def test_regenerating_computes_one_token(talk: Talk) -> None:
+    prompt, _ = talk.turn("hello there")
+    assert talk.conversation.drop_answer()
+    again, _ = talk.answer(seed=2)
+    assert again.ids == prompt.ids
+    assert again.n_cached == len(prompt.ids) - 1
+
+
+def test_a_turn_taken_back_leaves_what_was_before(talk: Talk) -> None:
+    first, answer = talk.turn("hello there")
+    talk.turn("and then")
+    assert talk.conversation.drop_turn()
+    assert len(talk.conversation.messages) == 2
+    third, _ = talk.turn("no, something else")
+    assert third.n_cached >= len(first.ids) + len(answer.ids) - 1
+    assert third.text == talk.template.render(talk.conversation.messages[:-1])
+
+
+def test_another_beginning_is_computed_anew(talk: Talk) -> None:
+    talk.turn("hello there")
+    talk.conversation.messages.insert(0, {"role": "system", "content": "brief"})
+    prompt, _ = talk.turn("go on")
+    assert prompt.n_cached == 1, "only <|im_start|> is the same"
+    assert prompt.ids == talk.tokenizer.encode(prompt.text)
+
+
+def test_an_answer_that_the_template_trims(tmp_path: Path) -> None:
+    talk = Talk(make_model(tmp_path / "m.gguf", tokenizer="bpe", n_ctx_train=N_CTX), TRIMMING)
+    with talk.ctx:
+        talk.conversation.messages.append({"role": "user", "content": "hi"})
+        talk.conversation.prompt()
+        talk.conversation.add_answer(Told(talk.tokenizer.encode("  so")), "  so")  # type: ignore[arg-type]
+        talk.conversation.messages.append({"role": "user", "content": "go on"})
+        prompt = talk.conversation.prompt()
+        assert prompt.ids == talk.tokenizer.encode(prompt.text)
+        assert "assistant\nso<" in prompt.text
+
+
+def test_tokens_without_a_text_are_not_kept(talk: Talk) -> None:
+    talk.conversation.messages.append({"role": "user", "content": "hi"})
+    talk.conversation.prompt()
+    hidden = talk.tokenizer.encode("<|im_start|>so", parse_special=True)
+    talk.conversation.add_answer(Told(hidden), "so")  # type: ignore[arg-type]
+    talk.conversation.messages.append({"role": "user", "content": "go on"})
+    prompt = talk.conversation.prompt()
+    assert prompt.ids == talk.tokenizer.encode(prompt.text)
+
+
+def test_a_stop_text_that_was_cut_off_is_not_kept(talk: Talk) -> None:
+    talk.conversation.messages.append({"role": "user", "content": "hi"})
+    talk.conversation.prompt()
+    talk.conversation.add_answer(Told(talk.tokenizer.encode("so END")), "so")  # type: ignore[arg-type]
+    talk.conversation.messages.append({"role": "user", "content": "go on"})
+    prompt = talk.conversation.prompt()
+    assert prompt.ids == talk.tokenizer.encode(prompt.text)
+    assert "END" not in prompt.text
+
+
+def test_an_answer_begins_as_told(talk: Talk) -> None:
+    prompt, _ = talk.turn("hello", prefill="Well,")
+    assert prompt.text.endswith("<|im_start|>assistant\nWell,")
+    assert talk.conversation.messages[-1]["content"].startswith("Well,")
+    following, _ = talk.turn("go on")
+    assert following.n_cached >= len(prompt.ids)
+
+
+def test_a_window_that_has_forgotten_computes_anew(tmp_path: Path) -> None:
+    """Cutting back to where the window would need what it has dropped is refused: all is computed, to equal bits."""
+    path = make_model(
+        tmp_path / "w.gguf", arch="gemma3", tokenizer="bpe", n_ctx_train=N_CTX, window=32, window_pattern=(1, 0)
+    )
+    talk = Talk(path, BUILT_IN["chatml"])
+    with talk.ctx:
+        talk.turn("one")
+        talk.turn("two " * 60, n=60)
+        assert talk.conversation.drop_turn()
+        prompt, _ = talk.turn("three")
+        assert prompt.n_cached == 0
+        assert talk.ctx.memory.sequence(0).tokens.tolist()[: len(prompt.ids)] == prompt.ids
+
+
+def test_a_message_that_does_not_fit_changes_nothing(talk: Talk) -> None:
+    talk.turn("hello there")
+    held = talk.ctx.memory.sequence(0).tokens.tolist()
+    talk.conversation.messages.append({"role": "user", "content": "x1" * N_CTX})
+    with pytest.raises(ContextFullError, match=f"context holds {N_CTX}"):
+        talk.conversation.prompt()
+    assert talk.ctx.memory.sequence(0).tokens.tolist() == held
+    assert talk.conversation.drop_turn()
+    prompt, _ = talk.turn("again")
+    assert prompt.n_cached >= len(held)
+
+
+def test_clear_keeps_the_system_prompt(talk: Talk) -> None:
+    talk.conversation.messages.append({"role": "system", "content": "brief"})
+    talk.turn("hello")
+    talk.conversation.clear()
+    assert talk.conversation.messages == [{"role": "system", "content": "brief"}]
+    assert not talk.conversation.drop_turn()
+    assert not talk.conversation.drop_answer()
+
+
+def test_a_template_that_makes_nothing(talk: Talk) -> None:
+    empty = Conversation(
+        talk.ctx.memory, talk.tokenizer, ChatTemplate("", bos_token="", eos_token=""), n_ctx=talk.ctx.n_ctx
+    )
+    with pytest.raises(ChatTemplateError, match="empty text"):
+        empty.prompt()
