@@ -21,7 +21,7 @@ from llmkit import __version__
 from llmkit.engine.requests import CompletionRequest
 from llmkit.errors import LlmkitError
 from llmkit.serving import bodies, cached, chat, prompts, views
-from llmkit.serving.calls import ClientGone, run
+from llmkit.serving.calls import Call, ClientGone, run
 from llmkit.serving.completion import Look, completion_request, grammar_of, look_of, refuse_what_is_not_there
 from llmkit.serving.errors import (
     ApiError,
@@ -84,12 +84,13 @@ class Routes:
         """An answer in llama.cpp's form."""
         served, context = self.served(), context_of(request.scope)
         requests, look = await in_thread(partial(_native_requests, served, self.settings, body, context.namespace))
-        call = NativeCall(served, requests, look, body.grammar or "", context.notes)
+        form = NativeCall(served, requests, look, body.grammar or "", context.notes)
         if look.stream:
-            return EventStream(call.stream(), self.settings.timeout_s)
+            call = Call(served.engine, requests)
+            return EventStream(form.stream(call), self.settings.timeout_s, call.close)
         answers = await run(served.engine, requests, request.receive)
         note(context.notes, answers)
-        results = [call.result(answer) for answer in answers]
+        results = [form.result(answer) for answer in answers]
         return json_response(results[0] if len(results) == 1 else results)
 
     async def openai(self, request: Request, body: bodies.OpenAICompletion | bodies.ChatCompletion) -> Response:
@@ -97,12 +98,13 @@ class Routes:
         served, context = self.served(), context_of(request.scope)
         prepare: Callable[..., Prepared] = _chat_requests if isinstance(body, bodies.ChatCompletion) else _text_requests
         requests, look = await in_thread(partial(prepare, served, self.settings, body, context.namespace))
-        call = OpenAICall(served, requests, look, isinstance(body, bodies.ChatCompletion), context.notes)
+        form = OpenAICall(served, requests, look, isinstance(body, bodies.ChatCompletion), context.notes)
         if look.stream:
-            return EventStream(call.stream(), self.settings.timeout_s)
+            call = Call(served.engine, requests)
+            return EventStream(form.stream(call), self.settings.timeout_s, call.close)
         answers = await run(served.engine, requests, request.receive)
         note(context.notes, answers)
-        return json_response(call.result(answers))
+        return json_response(form.result(answers))
 
     async def completion(self, request: Request) -> Response:
         """POST /completion."""

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 
+from llmkit.engine.requests import PUBLIC
 from llmkit.errors import UsageError
 from llmkit.serving.errors import ApiError
 
-COMMON = "common"
+COMMON = PUBLIC
 """The namespace of everybody where there are no keys."""
 
 

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from starlette.types import Receive
 
@@ -27,7 +26,6 @@ from llmkit.engine.requests import (
     Started,
     TokenEvent,
 )
-from llmkit.errors import LlmkitError
 
 
 class ClientGone(Exception):
@@ -79,9 +77,9 @@ class Answer:
 
 
 class Call:
-    """The requests of one HTTP request: `async with Call(...) as call`, then `async for batch in call.batches()`.
+    """The requests of one HTTP request, handed in when it is made: LlmkitError if they are not taken, and none runs.
 
-    A request that fails raises its error there. Leaving the block cancels what still runs.
+    `async for batch in call.batches()` tells what happens; a request that fails raises its error there. `close` it.
     """
 
     def __init__(self, engine: Engine, requests: Sequence[CompletionRequest]) -> None:
@@ -93,27 +91,21 @@ class Call:
         self.answers = [Answer(firsts[i] + j, j) for i, n in enumerate(n_each) for j in range(n)]
         self._firsts = firsts
 
-    async def __aenter__(self) -> Self:
         try:
-            for i, request in enumerate(self._requests):
-                self._handles.append(self._engine.submit(request, partial(self._take, i)))
-        except LlmkitError:
-            self._cancel()
+            for i, request in enumerate(requests):
+                self._handles.append(engine.submit(request, partial(self._take, i)))
+        except BaseException:
+            self.close()
             raise
-        return self
 
     def _take(self, i: int, event: Event) -> None:
         self._events.put_nowait((i, event))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Cancels what still runs."""
         if any(answer.end is None for answer in self.answers):
-            self._cancel()
-
-    def _cancel(self) -> None:
-        for handle in self._handles:
-            self._engine.cancel(handle)
+            for handle in self._handles:
+                self._engine.cancel(handle)
 
     async def batches(self, ping_s: float = 0.0) -> AsyncIterator[list[tuple[Answer, Event]]]:
         """What happened since the last time, until all is through. ping_s: after so long without anything comes an
@@ -156,15 +148,16 @@ async def until_gone(receive: Receive) -> None:
 
 async def run(engine: Engine, requests: Sequence[CompletionRequest], receive: Receive) -> list[Answer]:
     """The answers to requests; ClientGone as soon as the client has gone, and then nothing goes on."""
-    async with Call(engine, requests) as call:
-        work: asyncio.Task[Any] = asyncio.create_task(call.finish())
-        gone: asyncio.Task[Any] = asyncio.create_task(until_gone(receive))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ClientGone
-            return list(work.result())
-        finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
+    call = Call(engine, requests)
+    work: asyncio.Task[Any] = asyncio.create_task(call.finish())
+    gone: asyncio.Task[Any] = asyncio.create_task(until_gone(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientGone
+        return list(work.result())
+    finally:
+        call.close()
+        for task in (work, gone):
+            task.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)

@@ -6,7 +6,7 @@ Owns the types. A number is a number: no string and no truth value stands for on
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from llmkit.serving.json_body import json_type
@@ -49,10 +49,11 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
 
 def whole(low: int, high: int = INT_MAX) -> Any:
     """The type of whole numbers from low to high."""
-    return Annotated[int, BeforeValidator(_whole(low, high)), Field(ge=low, le=high)]
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Annotated[int, BeforeValidator(_whole(low, high)), WithJsonSchema(schema)]
 
 
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
 Seed = whole(-1, 0xFFFFFFFF)
 TokenId = whole(0)
 
@@ -65,13 +66,7 @@ def _texts(value: Any) -> list[str]:
     return items
 
 
-Texts = Annotated[
-    list[str],
-    BeforeValidator(
-        _texts,
-        json_schema_input_type=str | list[str],
-    ),
-]
+Texts = Annotated[list[str], BeforeValidator(_texts, json_schema_input_type=str | list[str])]
 Prompt = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}, {"type": "object"}]})
 ]

@@ -69,17 +69,16 @@ class NativeCall:
             "timings": timings_json(end.timings),
         }
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
+    async def stream(self, call: Call) -> AsyncGenerator[bytes, None]:
         """A chunk for each piece of text, and a last one with all the rest."""
+        held = [_Held() for _ in call.answers]
         try:
-            async with Call(self.served.engine, self.requests) as call:
-                held = [_Held() for _ in call.answers]
-                async for batch in call.batches(self.look.ping_s):
-                    parts = [part for answer, e in batch for part in self._chunks(held[answer.which], answer, e)]
-                    yield b"".join(parts) if batch else PING
-                note(self.notes, call.answers)
+            async for batch in call.batches(self.look.ping_s):
+                parts = [part for answer, e in batch for part in self._chunks(held[answer.which], answer, e)]
+                yield b"".join(parts) if batch else PING
         except LlmkitError as error:
             yield event(api_error(error).body())
+        note(self.notes, call.answers)
 
     def _chunks(self, held: _Held, answer: Answer, e: Event) -> list[bytes]:
         """What to send for an event."""

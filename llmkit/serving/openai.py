@@ -82,21 +82,20 @@ class OpenAICall:
     def _usage(self, answers: list[Answer]) -> dict[str, Any]:
         return usage_json(answers, [len(request.prompt_ids) for request in self.requests])
 
-    async def stream(self) -> AsyncGenerator[bytes, None]:
+    async def stream(self, call: Call) -> AsyncGenerator[bytes, None]:
         """Chunks, the usage if it is asked for, and `[DONE]`."""
+        held = [_Held(len(self.look.echo)) for _ in call.answers]
+        if self.chat:
+            yield b"".join(self._opening(answer) for answer in call.answers)
         try:
-            async with Call(self.served.engine, self.requests) as call:
-                if self.chat:
-                    yield b"".join(self._opening(answer) for answer in call.answers)
-                held = [_Held(len(self.look.echo)) for _ in call.answers]
-                async for batch in call.batches(self.look.ping_s):
-                    parts = [part for answer, e in batch for part in self._chunks(held[answer.which], answer, e)]
-                    yield b"".join(parts) if batch else PING
-                note(self.notes, call.answers)
-                yield self._usage_chunk(call.answers) if self.look.include_usage else b""
-                yield DONE
+            async for batch in call.batches(self.look.ping_s):
+                parts = [part for answer, e in batch for part in self._chunks(held[answer.which], answer, e)]
+                yield b"".join(parts) if batch else PING
         except LlmkitError as error:
             yield event(api_error(error).body(openai=True))
+        else:
+            yield (self._usage_chunk(call.answers) if self.look.include_usage else b"") + DONE
+        note(self.notes, call.answers)
 
     def _opening(self, answer: Answer) -> bytes:
         first = self._chunk(answer, {"role": "assistant", "content": None})

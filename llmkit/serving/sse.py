@@ -4,7 +4,7 @@ Owns the form `data: JSON` and that the source is closed as soon as the client h
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from starlette.responses import Response
@@ -24,15 +24,17 @@ def event(value: object) -> bytes:
 
 class EventStream(Response):
     """Sends what a generator of events yields. It is closed at the end, and at once when the client goes or takes
-    nothing for timeout_s.
+    nothing for timeout_s; `close` is called then too, whether it had begun or not.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], timeout_s: float) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], timeout_s: float, close: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._timeout_s = events, timeout_s
+        self._events, self._timeout_s, self._close = events, timeout_s, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender: asyncio.Task[Any] = asyncio.create_task(self._send(send))
@@ -40,6 +42,7 @@ class EventStream(Response):
         try:
             await asyncio.wait({sender, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._close()
             for task in (sender, gone):
                 task.cancel()
             results = await asyncio.gather(sender, gone, return_exceptions=True)

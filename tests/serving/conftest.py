@@ -1,7 +1,8 @@
 """What the tests of the server share: the application in this process over a fake engine."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -11,6 +12,16 @@ from llmkit.serving.app import build_app
 from llmkit.serving.served import Served, ServerState
 from llmkit.serving.settings import ServeSettings
 from tests.serving.fakes import FakeEngine, FakeGrammars, FakeTemplate, FakeTokenizer, fake_context, fake_model
+
+
+def deliver_to(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    """As the server does: what happens after the loop's end is told to nobody."""
+
+    def deliver(function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(function)
+
+    return deliver
 
 
 class Site:
@@ -29,8 +40,7 @@ class Site:
         """One request in a loop of its own."""
 
         async def ask() -> httpx.Response:
-            loop = asyncio.get_running_loop()
-            self.engine.hand_over = loop.call_soon_threadsafe
+            self.engine.hand_over = deliver_to(asyncio.get_running_loop())
             transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://site") as client:
                 return await client.request(method, path, **more)
