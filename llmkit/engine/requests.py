@@ -19,6 +19,7 @@ from llmkit.params import GenerateParams, SamplingParams, check_range
 if TYPE_CHECKING:
     from llmkit.engine.generate import StopReason
     from llmkit.engine.logprobs import Logprobs
+    from llmkit.engine.sampler import TextGrammar
 
 PUBLIC = "public"
 """The namespace that every request may read. What is put there is found by all; requests of keys name another."""
@@ -50,7 +51,7 @@ class CompletionRequest:
     points: tuple[int, ...] = ()
     id_slot: int = -1
     n_cmpl: int = 1
-    grammar: Any = None
+    grammar: TextGrammar | None = None
     t_max_predict_s: float | None = None
     n_indent: int = 0
     deadline_s: float | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmkit.engine.context import Context
@@ -109,6 +110,38 @@ def test_a_seed_gives_the_same_text_in_any_company(ctx: Context) -> None:
         assert [ends[i].seed for i in range(2)] == [7, 8]
         for other in others:
             other.end()
+
+
+class TwoThenOne:
+    """A grammar: token 5 or 6, then again, then 9."""
+
+    def __init__(self, n: int = 0) -> None:
+        self.n = n
+
+    @property
+    def finished(self) -> bool:
+        return self.n == 3
+
+    def start_mask(self) -> None:
+        pass
+
+    def mask(self) -> Any:
+        return np.array([1 << 9 if self.n == 2 else 3 << 5, 0, 0, 0], np.uint32)
+
+    def accept(self, token: int) -> None:
+        self.n += 1
+
+    def clone(self) -> "TwoThenOne":
+        return TwoThenOne(self.n)
+
+
+def test_each_continuation_follows_the_grammar_for_itself(ctx: Context) -> None:
+    with engine_of(ctx) as engine:
+        client = submit(engine, ids(10, 1), 50, SamplingParams(temp=2.0, seed=1), n_cmpl=3, grammar=TwoThenOne())[1]
+        client.end()
+        ends = [event for event in client.events if isinstance(event, Finished)]
+        assert [end.stop_reason for end in ends] == [StopReason.EOS] * 3
+        assert all(end.ids[2:] == (9,) and set(end.ids[:2]) <= {5, 6} for end in ends)
 
 
 def test_what_cannot_be_computed_is_refused_at_the_door(ctx: Context) -> None:
