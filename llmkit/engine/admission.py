@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from llmkit.engine.job import Job, Phase
 from llmkit.engine.sharing import Wait
 from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.kv_cache import KvCache
+from llmkit.memory.prefix_tree import PrefixTree
 
 FORESEEN = 256  # tokens of an answer: beyond these cells are not set aside, and a job may have to be parked
 LOOKED_AT = 32  # waiting jobs, the longest waiting first: more are not compared
@@ -33,27 +32,30 @@ def n_ahead(job: Job, n_have: int, n_ctx: int) -> int:
 
 
 class Cells:
-    """How many blocks can be had: free ones, and those of cached prefixes that no running job uses."""
+    """How many blocks can be had: free ones, and those of cached prefixes that nobody uses.
 
-    def __init__(self, kv: KvCache, n_ubatch: int, n_ctx: int) -> None:
-        self._kv, self._n_ubatch, self._n_ctx = kv, n_ubatch, n_ctx
+    n_chunk: tokens computed at once, at most; n_ctx: tokens of a text, at most.
+    """
+
+    def __init__(self, kv: KvCache, tree: PrefixTree, n_chunk: int, n_ctx: int) -> None:
+        self._kv, self._tree, self._n_chunk, self._n_ctx = kv, tree, n_chunk, n_ctx
 
     def fit(self, jobs: Iterable[Job], waits: Iterable[Wait] = ()) -> bool:
         """Whether all of these jobs can go on side by side. waits: who will not compute all of its prompt itself."""
         jobs, joins = list(jobs), {wait.job: wait.n for wait in waits}
         for k, pool in enumerate(self._kv.pools):
-            used, wanted = np.zeros(pool.n_blocks, np.bool_), 0
+            n_wanted = 0
             for job in jobs:
-                if job.seq is not None:
-                    used[job.seq.chain.blocks(k)] = True
-                n_have = max(job.n_done, joins.get(job, 0))
-                wanted += self._blocks(k, n_have, n_ahead(job, n_have, self._n_ctx))
-            if wanted > pool.n_blocks - int(used.sum()):
+                n_wanted += self._n_blocks(job, k, max(job.n_done, joins.get(job, 0)))
+            if n_wanted > pool.n_free and n_wanted > pool.n_free + self._tree.n_evictable(k):
                 return False
         return True
 
-    def _blocks(self, k: int, n_have: int, n_more: int) -> int:
-        """Blocks of kind k for n_more tokens behind n_have: a window slides, and needs no more than itself."""
-        kind = self._kv.kinds[k]
+    def _n_blocks(self, job: Job, k: int, n_have: int) -> int:
+        """Blocks of kind k that a job will take which has n_have tokens: a window slides, and needs only itself."""
+        kind, n_more = self._kv.kinds[k], n_ahead(job, n_have, self._n_ctx)
         n = -(-n_more // BLOCK_CELLS) + (n_have % BLOCK_CELLS > 0)
-        return min(n, kind.n_blocks(n_have + n_more, self._n_ubatch)) if kind.window else n
+        if not kind.window:
+            return n
+        n_held = 0 if job.seq is None else job.seq.chain.blocks(k).size
+        return min(n, max(0, kind.n_blocks(n_have + n_more, self._n_chunk) - n_held))

@@ -39,7 +39,7 @@ class Scheduler:
         self.n_ctx = min(params.n_ctx_slot or ctx.n_ctx, ctx.n_ctx)
         if params.context_shift:
             require_shift(ctx.memory, "a context shift")
-        self.seats = Seats(ctx, tree, params.n_slots, self.n_ctx, params.overdue_s)
+        self.seats = Seats(ctx, tree, params, self.n_ctx)
         self.events: list[tuple[OnEvent, Event]] = []
         self.counters = Counters()
         self._chunk = ChunkSize(params.max_chunk, params.max_chunk_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from llmkit.engine.admission import LOOKED_AT, Cells, order
 from llmkit.engine.context import Context
 from llmkit.engine.job import Job, Phase
+from llmkit.engine.requests import EngineParams
 from llmkit.engine.sharing import find_waits
 from llmkit.engine.slot import Slot, choose_slot
 from llmkit.memory.prefix_tree import Match, PrefixTree
@@ -16,13 +17,13 @@ _TRIES = 4  # waiting jobs that are tried in a step, when cells are scarce
 
 
 class Seats:
-    """`n_slots` slots for texts of up to n_ctx tokens over one context."""
+    """Slots for texts of up to n_ctx tokens over one context."""
 
-    def __init__(self, ctx: Context, tree: PrefixTree, n_slots: int, n_ctx: int, overdue_s: float) -> None:
-        self.slots = [Slot(i, n_ctx) for i in range(n_slots)]
+    def __init__(self, ctx: Context, tree: PrefixTree, params: EngineParams, n_ctx: int) -> None:
+        self.slots = [Slot(i, n_ctx) for i in range(params.n_slots)]
         self.queue: list[Job] = []
-        self._ctx, self._tree, self._overdue_s = ctx, tree, overdue_s
-        self._cells = Cells(ctx.kv, ctx.n_ubatch, n_ctx)
+        self._ctx, self._tree, self._overdue_s = ctx, tree, params.overdue_s
+        self._cells = Cells(ctx.kv, tree, params.max_chunk, n_ctx)
         self._n_left = 0  # jobs that gave up a slot: the order in which slots became free
 
     @property

@@ -242,13 +242,13 @@ class PrefixTree:
 
         if done():
             return True
-        if not in_use and any(pools[k].n_free + self._n_evictable(k) < n for k, n in enumerate(n_blocks)):
+        if not in_use and any(pools[k].n_free + self.n_evictable(k) < n for k, n in enumerate(n_blocks)):
             return False
         with self._changing():
             return self._evict(done, None, in_use)
 
-    def _n_evictable(self, kind: int) -> int:
-        """How many blocks could be freed."""
+    def n_evictable(self, kind: int) -> int:
+        """How many blocks of this kind could be freed: nobody else is in them, and nothing that is pinned."""
         alone = self._nodes.held.alone(kind)
         for id in self._pinned:
             for node in self._nodes.by_id[id].path():
