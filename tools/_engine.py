@@ -109,10 +109,8 @@ def _packing() -> Iterator[Callable[[int, int], None]]:
 
 def _tokenizer(model: "Model", needed: bool) -> "Tokenizer | None":
     """The model's tokenizer; if it has none that works and none is needed, None."""
-    from llmkit.tokenizer import load_tokenizer
-
     try:
-        return load_tokenizer(model.gguf)
+        return model.tokenizer
     except TokenizerError as error:
         if needed:
             raise

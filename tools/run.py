@@ -166,29 +166,13 @@ def _generation(
     grammar: "TextGrammar | None" = None,
 ) -> "Generation":
     """Continuation number 0, 1 ... of the prompt, in the sequence with that id; `grammar` becomes its own."""
-    from llmkit.engine.generate import Generation, NoText
-    from llmkit.engine.sampler import Sampler
-    from llmkit.engine.stop_strings import StopStrings
+    from llmkit.engine.completion import generate
 
-    eog_ids = engine.tokenizer.eog_ids if engine.tokenizer else frozenset[int]()
-    sampler = Sampler(request.sampling, eog_ids, engine.tokenizer, grammar)
-    stream = engine.tokenizer.stream() if engine.tokenizer else NoText()
-    stops = StopStrings(request.stops.stops, request.stops.reverse_prompts)
-    return Generation(
-        engine.ctx, engine.ctx.memory.sequence(number), prompt_ids, sampler, params, eog_ids, stream, stops,
-        _stop_ids(engine, request), timings=timings,
+    return generate(
+        engine.ctx, prompt_ids, n_predict=params.n_predict, sampling=request.sampling, stop=request.stops.stops,
+        reverse_prompt=request.stops.reverse_prompts, grammar=grammar, n_logprobs=params.n_logprobs,
+        seq=engine.ctx.memory.sequence(number), n_batch=params.n_batch, timings=timings,
     )  # fmt: skip
-
-
-def _stop_ids(engine: Engine, request: Request) -> dict[int, str]:
-    """Control tokens that were given as stop texts: they have no text of their own that could be found."""
-    found = {}
-    for text in request.stops.all:
-        assert engine.tokenizer is not None, "stop texts need a tokenizer, which open_engine made sure of"
-        ids = engine.tokenizer.encode(text, add_special=False, parse_special=True)
-        if len(ids) == 1 and not engine.tokenizer.piece_bytes(ids[0]):
-            found[ids[0]] = text
-    return found
 
 
 def _prompt_ids(engine: Engine, prompt: str | list[int]) -> list[int]:

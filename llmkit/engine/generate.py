@@ -61,6 +61,10 @@ def never() -> bool:
     return False
 
 
+def nothing() -> None:
+    """What is to be done at the end of a generation whose sequence is somebody else's."""
+
+
 class NoText:
     """The stream of a model without a tokenizer: no token has a text."""
 
@@ -92,7 +96,8 @@ class Generation:
 
     eog_ids: tokens that end the text. stream: spells the tokens. stops: strings that end the text, for this generation
     alone; stop_ids: tokens that stand for one of them and have no text. interrupted: asked between two calls of decode.
-    timings: where to count. Raises UsageError for an empty prompt, ContextFullError if the prompt does not fit.
+    timings: where to count. at_end: called when it is not iterated any more.
+    Raises UsageError for an empty prompt, ContextFullError if the prompt does not fit.
     """
 
     ctx: DecodingContext
@@ -106,6 +111,7 @@ class Generation:
     stop_ids: Mapping[int, str] = field(default_factory=dict)
     interrupted: Callable[[], bool] = never
     timings: Timings = field(default_factory=Timings)
+    at_end: Callable[[], None] = nothing
     ids: list[int] = field(default_factory=list, init=False)
     stop_reason: StopReason | None = field(default=None, init=False)
     tail: str = field(default="", init=False)
@@ -119,13 +125,28 @@ class Generation:
             raise PromptTooLongError(n_needed, n_ctx)
 
     def __iter__(self) -> Iterator[GeneratedToken]:
-        self.sampler.accept(self.prompt_ids)
-        logits = self.prefill()
-        while self.stop_reason is None and logits is not None:
-            yield self.choose(logits)
-            if self.stop_reason is None:
-                logits = self._decode_last()
-        self.finish()
+        try:
+            self.sampler.accept(self.prompt_ids)
+            logits = self.prefill()
+            while self.stop_reason is None and logits is not None:
+                yield self.choose(logits)
+                if self.stop_reason is None:
+                    logits = self._decode_last()
+            self.finish()
+        finally:
+            self.at_end()
+
+    def texts(self) -> Iterator[str]:
+        """The text instead of the tokens, in pieces that are not empty, as it comes; the tail too."""
+        for token in self:
+            if token.text:
+                yield token.text
+        if self.tail:
+            yield self.tail
+
+    def text(self) -> str:
+        """The whole text, when it has been generated."""
+        return "".join(self.texts())
 
     def finish(self) -> None:
         """Finds the tail: no further token comes."""

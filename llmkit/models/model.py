@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmkit.files.gguf_reader import GgufFile, open_gguf
 from llmkit.files.gguf_values import Entry
@@ -25,11 +27,18 @@ from llmkit.models.transformer import Transformer
 from llmkit.models.values import Value
 from llmkit.models.weights import Weights
 
+if TYPE_CHECKING:
+    from llmkit.tokenizer import Tokenizer
+    from llmkit.tokenizer.chat_template import ChatTemplate
+
 assert PLAN_FIELDS
 
 
 class Model:
-    """A model whose tensors have all been checked. Contexts share it; it owns the mapped file and the tiles."""
+    """A model whose tensors have all been checked. Contexts share it; it owns the mapped file and the tiles.
+
+    `Model.open` makes one by its name, `load_model` from a file.
+    """
 
     def __init__(
         self, gguf: GgufFile, config: Config, weights: Weights, kind: Family, overrides: dict[str, Entry]
@@ -51,6 +60,31 @@ class Model:
     @property
     def file_bytes(self) -> int:
         return self.gguf.n_bytes
+
+    @classmethod
+    def open(cls, name: str | os.PathLike[str] | None = None, *, n_threads: int = 2) -> Model:
+        """The model that `-m` would mean: a path, a name, an address that was pulled; without one the default model.
+
+        n_threads: for packing the weights, once. Errors: ModelNotFoundError, with the command that fetches it, and
+        those of `load_model`.
+        """
+        from llmkit.files.models_table import resolve_model
+
+        return load_model(resolve_model(None if name is None else os.fspath(name)), n_threads=n_threads)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Texts to ids and back; TokenizerError if the file has no tokenizer that works."""
+        from llmkit.tokenizer import load_tokenizer
+
+        return load_tokenizer(self.gguf)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Messages to a prompt: the file's own template, else chatml; ChatTemplateError if it is broken."""
+        from llmkit.tokenizer.chat_template import load_chat_template
+
+        return load_chat_template(self.gguf)
 
     def layout(self, type_k: str, type_v: str) -> KvLayout:
         """How this model's K and V lie in a block."""

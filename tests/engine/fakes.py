@@ -51,6 +51,7 @@ class FakeContext:
         self.on_decode: Callable[[], None] = lambda: None
         self.memory = FakeSequences()
         self.n_warm_ups = 0
+        self.model: Any = None
         self._rows = np.zeros((1, n_vocab), dtype=np.float32)
 
     def new_sequence(self) -> FakeSequence:

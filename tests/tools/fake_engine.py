@@ -91,7 +91,9 @@ class FakeEngine:
         ctx.on_decode = lambda: self.on_decode()
         self.contexts.append(ctx)
         gguf = TypedMetadata({}, "fake")  # without a chat template: chatml is taken
-        model: Any = SimpleNamespace(name="fake", config=SimpleNamespace(n_vocab=N_VOCAB), gguf=gguf)
+        config = SimpleNamespace(n_vocab=N_VOCAB)
+        model: Any = SimpleNamespace(name="fake", config=config, gguf=gguf, tokenizer=self.tokenizer)
+        ctx.model = model
         yield run_module.Engine(model, self.tokenizer, ctx)  # type: ignore[arg-type]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeEngine":
