@@ -9,7 +9,7 @@ a unit is split into one a span where there would be too few for the threads. Al
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from llmkit.kernels.attention import SPAN, STEP, TILE, UNIT
 from llmkit.memory.chain import Chain
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.memory.sequence import Sequence
-from llmkit.models.inputs import MAX_KINDS, PlanInputs
+from llmkit.models.inputs import PlanInputs
 
 if TYPE_CHECKING:
     from llmkit.engine.ubatch import Piece
@@ -122,19 +122,17 @@ class _Tree:
     def __init__(
         self, order: list[Sequence], pieces: list[Piece], views: dict[Sequence, View], inputs: PlanInputs
     ) -> None:
-        found: dict[Sequence, list[range]] = {seq: [] for seq in order}
-        row = 0
+        found: dict[Sequence, list[int]] = {seq: [] for seq in order}
+        ends = list[int]()
         for piece in pieces:
-            found[piece.seq].append(range(row, row + piece.n))
-            inputs.row_ends[row : row + piece.n] = range(piece.first + 1, piece.first + piece.n + 1)
-            row += piece.n
-        rows = [row for ranges in found.values() for run in ranges for row in run]
+            found[piece.seq] += range(len(ends), len(ends) + piece.n)
+            ends += range(piece.first + 1, piece.first + piece.n + 1)
+        inputs.row_ends[: len(ends)] = ends
+        rows = [row for some in found.values() for row in some]
         self.rows = np.array(rows, np.int64)
-        self.ends: list[int] = inputs.row_ends[self.rows].tolist()
+        self.ends = [ends[row] for row in rows]
         self.views = [views[seq] for seq in order]
-        self.starts = [0]
-        for ranges in found.values():
-            self.starts.append(self.starts[-1] + sum([len(run) for run in ranges]))
+        self.starts = [0, *accumulate([len(some) for some in found.values()])]
         self.common: list[int] = []
 
     def units(self, n_rows: int) -> list[_Unit]:
@@ -202,18 +200,13 @@ def _by_span(unit: _Unit) -> list[_Unit]:
 
 def _write(units: list[_Unit], rows: npt.NDArray[np.int64], inputs: PlanInputs) -> None:
     """Writes units and steps as kernels.attention_memory has them."""
-    steps = [[s.first, s.n, s.first - u.first, *s[2:5], *_addresses(s.view)] for u in units for s in u.steps]
+    more = [0] * (STEP - 6 - len(units[0].steps[0].view.addresses)) if units else []
+    steps = [[s[0], s[1], s[0] - u[0], *s[2:5], *s[5].addresses, *more] for u in units for s in u.steps]
     step_table = np.array(steps, np.int64).reshape(-1, STEP)
     step_table[:, 0] = rows.ctypes.data + 8 * step_table[:, 0]
-    table, n_steps = np.empty((len(units), UNIT), np.int64), 0
-    for i, unit in enumerate(units):
-        table[i] = (n_steps, len(unit.steps), unit.first, unit.n, unit.span)
-        n_steps += len(unit.steps)
+    ends = accumulate([len(unit.steps) for unit in units], initial=0)
+    table = np.array([[end, len(u.steps), u.first, u.n, u.span] for end, u in zip(ends, units, strict=False)], np.int64)
+    table = table.reshape(-1, UNIT)
     table[:, 0] = step_table.ctypes.data + 8 * STEP * table[:, 0]
     table[:, 2] = rows.ctypes.data + 8 * table[:, 2]
     inputs.set_units(table, step_table, rows)
-
-
-def _addresses(view: View) -> list[int]:
-    """Of positions, and of cells of each kind."""
-    return view.addresses + [0] * (1 + MAX_KINDS - len(view.addresses))

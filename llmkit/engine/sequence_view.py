@@ -15,16 +15,21 @@ _ROOM = 256  # tokens: by so many a column may grow before it moves
 
 
 class View:
-    """`columns` int64 [1 + kinds][n]: positions, then cells by kind. Of tokens that a kind has dropped the cells are
-    those that they had."""
+    """Columns int64 [1 + kinds][n]: positions, then cells by kind, and their addresses. Of tokens that a kind has
+    dropped the cells are those that they had. key: sequences that lie in the same blocks from the first on are
+    neighbours in the order of these bytes."""
 
-    __slots__ = ("_data", "chain", "key", "n")
+    __slots__ = ("_data", "addresses", "chain", "key", "n")
 
     def __init__(self, chain: Chain) -> None:
-        self.chain, self.n = chain, 0
-        self._data = np.empty((1 + len(chain.gone), 0), np.int64)
-        self.key = b""
-        self._add(chain)
+        self.chain, self.n, self.key = chain, 0, b""
+        self._move(np.empty((1 + len(chain.gone), chain.n + _ROOM), np.int64))
+        for run, start, stop in chain.parts:
+            self._add(run.data[:, start:stop])
+
+    def _move(self, data: npt.NDArray[np.int64]) -> None:
+        self._data, first, step = data, data.ctypes.data, data.strides[0]
+        self.addresses = [first + step * i for i in range(len(data))]
 
     def follow(self, chain: Chain) -> bool:
         """Becomes the view of this chain, if it is the old one with tokens behind it; else False."""
@@ -36,35 +41,21 @@ class View:
         last, now = old[-1], new[len(old) - 1]
         if last.run is not now.run or last.start != now.start or last.stop > now.stop:
             return False
-        self._add(chain)
+        if chain.n > self._data.shape[1]:
+            grown = np.empty((len(self._data), 2 * chain.n), np.int64)
+            grown[:, : self.n] = self._data[:, : self.n]
+            self._move(grown)
+        self._add(chain.rows(self.n, chain.n))
         self.chain = chain
         return True
 
-    def _add(self, chain: Chain) -> None:
-        """Writes the tokens from the n-th on."""
-        if chain.n > self._data.shape[1]:
-            grown = np.empty((len(self._data), max(chain.n + _ROOM, 2 * self.n)), np.int64)
-            grown[:, : self.n] = self.columns
-            self._data = grown
-        at = self.n
-        for run, start, stop in chain.cut(self.n, chain.n):
-            self._data[0, at : at + stop - start] = run.data[POS, start:stop]
-            self._data[1:, at : at + stop - start] = run.data[CELL:, start:stop]
-            at += stop - start
-        if at > 8 * len(self.key):  # the key is of half of the tokens or more
-            # Sequences that lie in the same blocks from the first on are neighbours in the order of these.
-            self.key = self._data[1, :at:BLOCK_CELLS].astype(">i8").tobytes()
-        self.n = at
-
-    @property
-    def columns(self) -> npt.NDArray[np.int64]:
-        return self._data[:, : self.n]
-
-    @property
-    def addresses(self) -> list[int]:
-        """Of each column."""
-        first, step = self._data.ctypes.data, self._data.strides[0]
-        return [first + step * i for i in range(len(self._data))]
+    def _add(self, rows: npt.NDArray[np.int64]) -> None:
+        """Tokens behind the n-th, as a chain has them."""
+        at, self.n = self.n, self.n + rows.shape[1]
+        self._data[0, at : self.n] = rows[POS]
+        self._data[1:, at : self.n] = rows[CELL:]
+        if self.n > 8 * len(self.key):  # it is of half of the tokens at least
+            self.key = self._data[1, : self.n : BLOCK_CELLS].astype(">i8").tobytes()
 
     def first_visible(self, positions: npt.NDArray[np.int64], window: int) -> npt.NDArray[np.int64]:
         """Of tokens at these positions, the first token that each sees through the window."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from llmkit.engine.attention_units import AttentionUnits
 from llmkit.engine.batch import Segment, Wanted
-from llmkit.memory.chain import CELL, POS
+from llmkit.memory.chain import CELL, POS, TOKEN
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.sequence import Sequence
 from llmkit.models.inputs import PlanInputs
@@ -55,21 +55,23 @@ def split(segments: list[Segment], tokens: list[npt.NDArray[np.int32]], n_ubatch
 
 def fill_inputs(inputs: PlanInputs, pieces: list[Piece], kv: KvCache, attention: AttentionUnits) -> int:
     """Writes tokens, positions, cells, wanted rows and attention's units; the number of rows of logits."""
-    row, out_rows = 0, list[int]()
     attention.look({piece.seq: piece.seq.chain for piece in pieces})
+    row, out_rows = 0, list[int]()
+    rows = [piece.seq.chain.rows(piece.first, piece.first + piece.n) for piece in pieces]
+    columns = np.concatenate(rows, axis=1) if rows else np.empty((CELL + len(kv.pools), 0), np.int64)
+    n = columns.shape[1]
+    inputs.tokens[:n] = columns[TOKEN]
+    inputs.positions[:n] = columns[POS]
+    for k, pool in enumerate(kv.pools):
+        inputs.blocks[k, :n] = pool.addresses[columns[CELL + k] >> 5]
+        inputs.cells[k, :n] = columns[CELL + k] & 31
     for piece in pieces:
-        rows = slice(row, row + piece.n)
-        columns = piece.seq.chain.rows(piece.first, piece.first + piece.n)
-        inputs.tokens[rows] = piece.tokens
-        inputs.positions[rows] = columns[POS]
-        for k, pool in enumerate(kv.pools):
-            inputs.blocks[k, rows] = pool.addresses[columns[CELL + k] >> 5]
-            inputs.cells[k, rows] = columns[CELL + k] & 31
+        end = row + piece.n
         for window, first_visible in inputs.first_visible.items():
-            first_visible[rows] = attention.views[piece.seq].first_visible(columns[POS], window)
-        out_rows += range(row + piece.n - piece.n_out, row + piece.n)
-        row += piece.n
+            first_visible[row:end] = attention.views[piece.seq].first_visible(inputs.positions[row:end], window)
+        out_rows += range(end - piece.n_out, end)
+        row = end
     inputs.out_rows[: len(out_rows)] = out_rows
-    inputs.counts[:2] = row, len(out_rows)
+    inputs.counts[:2] = n, len(out_rows)
     attention.fill(inputs, pieces, kv.layout)
     return len(out_rows)
