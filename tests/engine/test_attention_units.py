@@ -226,3 +226,30 @@ def test_random_trees(path_of: Callable[[str], Path], arch: str, grown: Any, bat
                 memory.seq_rm(19)
             got = feed(ctx, [(memory.sequence(i), ids) for i, ids in wanted.items()])
             assert_same_bits(got, np.concatenate(want), f"batch {number}")
+
+
+# -- real models --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "n_prefix"), [("smollm2-135m", 330), ("gemma-3-270m", 590)])
+def test_real_models(real_model: Callable[[str], Path], name: str, n_prefix: int) -> None:
+    """Shared against private copies, tails of prompts and single tokens, all logits; gemma has dropped some cells."""
+    n_tail, order = [1, 12, 5], (2, 0, 1)
+    with Context(load(real_model(name)), ContextParams(4096, 512, 512, 2, n_seq_max=9)) as ctx:
+        n_vocab, memory = ctx.model.config.n_vocab, ctx.memory
+        ids = random_ids(n_prefix, n_vocab, 1)
+        feed(ctx, [(memory.sequence(0), ids)], "none")
+        for i in range(1, 3):
+            memory.seq_cp(0, i)
+        tails = [random_ids(n, n_vocab, 30 + i) for i, n in enumerate(n_tail)]
+        got = [feed(ctx, [(memory.sequence(i), tails[i]) for i in order])]
+        got.append(feed(ctx, [(memory.sequence(i), [100 + i]) for i in order]))
+        want = [list[Any](), list[Any]()]
+        for i in order:
+            private = memory.sequence(4)
+            feed(ctx, [(private, ids)], "none")
+            want[0].append(feed(ctx, [(private, tails[i])]))
+            want[1].append(feed(ctx, [(private, [100 + i])]))
+            memory.seq_rm(4)
+    for what, rows, wanted in zip(("tails", "single tokens"), got, want, strict=True):
+        assert_same_bits(rows, np.concatenate(wanted), what)
