@@ -127,7 +127,7 @@ class StateFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = shown(path, 300)
-        self._descriptor = _open_regular(path, self.path)
+        self._descriptor = open_regular(path, self.path)
         self._data: Bytes | None = None
         try:
             n_bytes = os.fstat(self._descriptor).st_size
@@ -244,7 +244,7 @@ class StateFile:
         return np.frombuffer(data, np.uint8)
 
 
-def _open_regular(path: str | os.PathLike[str], place: str) -> int:
+def open_regular(path: str | os.PathLike[str], place: str) -> int:
     """A descriptor of a regular file; NotAStateError for all else, which is never waited for."""
     try:
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
