@@ -7,6 +7,8 @@ from llmkit.errors import UsageError
 
 Wanted = Literal["none", "last", "all"]
 
+_WANTED = get_args(Wanted)
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -21,7 +23,7 @@ class Segment:
     logits: Wanted
 
     def __post_init__(self) -> None:
-        if self.logits not in get_args(Wanted):
+        if self.logits not in _WANTED:
             raise UsageError(f"logits is {self.logits!r}; one of none, last, all is expected")
         if self.logits == "last" and len(self.tokens) == 0:
             raise UsageError("a segment without tokens has no last one", "ask for no logits of it")

@@ -266,9 +266,12 @@ class EngineThread:
 
     def _end(self) -> None:
         """Cancels what is left."""
-        for job in self.scheduler.jobs:
-            job.handle.cancelled = True
-        self.scheduler.end_unwanted()
+        try:
+            for job in self.scheduler.jobs:
+                job.handle.cancelled = True
+            self.scheduler.end_unwanted()
+        except Exception as error:
+            self._recover(error)
         self._deliver()
         self.tree.close()
         with self._changed:

@@ -43,7 +43,7 @@ class Scheduler:
         self.events: list[tuple[OnEvent, Event]] = []
         self.counters = Counters()
         self._chunk = ChunkSize(params.max_chunk, params.max_chunk_s)
-        self._followed: set[Job] = set()  # in this step
+        self._awaited: dict[Job, int] = {}  # jobs that others wait for in this step, and up to which token at first
 
     @property
     def jobs(self) -> list[Job]:
@@ -103,7 +103,7 @@ class Scheduler:
         """How many tokens of which job: one of each that generates, and a share of the chunk for each prompt."""
         running = self.seats.running
         waits = self._waits(running)
-        self._followed = {wait.leader for wait in waits}
+        self._awaited = {wait.leader: wait.n for wait in sorted(waits, key=lambda wait: -wait.n)}
         prompts = [job for job in running if job.phase is Phase.PROMPT]
         stops = {job: self._stops(job, waits) for job in prompts}
         wanted = [cut_at(job.n_done, job.n_left, stops[job]) for job in prompts]
@@ -253,7 +253,7 @@ class Scheduler:
         n_done, is_point = job.n_done, False
         if self.ctx.kv.has_window:
             is_point = n_done in job.request.points or n_done % POINT_TOKENS == 0 or n_done == job.goal.size - 1
-        if job in self._followed or is_point or n_done == job.goal.size:
+        if is_point or self._awaited.get(job, job.goal.size) <= n_done:
             self.seats.remember(job)
         if n_done == job.goal.size and not job.was_parked:
             self._count_prompt(job)

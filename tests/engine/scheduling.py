@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmkit.engine.context import Context
-from llmkit.engine.generate import Generation
+from llmkit.engine.generate import Generation, NoText
 from llmkit.engine.job import Job
 from llmkit.engine.requests import CompletionRequest, EngineParams, Event, Failed, Finished, RequestHandle, TokenEvent
 from llmkit.engine.sampler import Sampler
@@ -73,7 +73,7 @@ class Bench:
     def submit(self, prompt: Sequence[int], n_predict: int = 4, **options: Any) -> Told:
         sampling = options.pop("sampling", GREEDY)
         eog_ids, private = options.pop("eog_ids", frozenset()), options.pop("private", None)
-        cached = options.pop("cache_prompt", True)
+        cached, stream = options.pop("cache_prompt", True), options.pop("stream", NoText())
         params = GenerateParams(n_predict, n_logprobs=options.pop("n_logprobs", 3))
         request = CompletionRequest(tuple(prompt), params, sampling, **options)
         told = Told()
@@ -83,7 +83,7 @@ class Bench:
             limits = _Limits(1 << 60 if shift else self.scheduler.n_ctx)
             sampler = Sampler(sampling)
             sampler.accept(prompt)
-            generation = Generation(limits, limits, tuple(prompt), sampler, params, eog_ids)
+            generation = Generation(limits, limits, tuple(prompt), sampler, params, eog_ids, stream)
             self.scheduler.submit(Job(handle, i, generation, cached, private))
         self.handles.append(handle)
         self.told.append(told)

@@ -66,6 +66,7 @@ def test_of_ten_with_one_uncached_prefix_one_computes_it_and_nine_wait(path: Pat
         assert bench.scheduler.counters.n_prompt == 306 + 9 * 6
         assert [t.end.timings.cache_n for t in told] == [0] + [300] * 9
         assert [t.answer for t in told] == [alone(ctx, prefix + tail(i)) for i in range(10)]
+        assert {entry.n_tokens for entry in bench.tree.entries()} == {300, 306, 309}
         bench.assert_nothing_lost()
 
 
@@ -170,6 +171,25 @@ def test_those_who_generate_get_a_token_every_step(ctx: Context) -> None:
     for n in range(2, 10):
         bench.step()
         assert len(first.ids) == n
+
+
+class Lines:
+    """A stream in which every token is a line."""
+
+    def push(self, token: int) -> str:
+        return f"{token}\n"
+
+    def finish(self) -> str:
+        return ""
+
+
+def test_a_text_may_have_so_much_time_from_its_first_token_on(ctx: Context) -> None:
+    bench = Bench(ctx)
+    told = bench.submit(ids(10, 1), -1, stream=Lines(), t_max_predict_s=2.0)
+    for _ in range(4):
+        bench.step()
+        bench.now += 1
+    assert (len(told.ids), told.end.stop_reason) == (4, StopReason.LIMIT)
 
 
 def test_zero_tokens_fill_the_cache_and_report_timings(ctx: Context) -> None:
