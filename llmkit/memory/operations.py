@@ -37,6 +37,8 @@ def _joined(pieces: list[_Piece], *, in_order: bool, turned: bool, changed_from:
     for piece, missing in pieces:
         gone = [offset + m if m else g for g, m in zip(gone, missing, strict=True)]
         offset += sum(part.stop - part.start for part in piece)
+    if not parts:
+        return Chain((), tuple(gone))
     return Chain(parts, tuple(gone), in_order, turned, changed_from if changed_from < offset else NEVER)
 
 

@@ -7,8 +7,8 @@ decodes, by the thread that decodes.
     match = tree.match(prompt[:-1], [own, "public"])    # the last token is computed again, for its logits
     n_past = tree.attach(match, seq)                    # also where nothing was found: it counts
     tree.make_room(blocks)                              # after that, so that what was found stays
-    ... decode the rest of the prompt, with windows up to `next_point` ...
-    tree.insert(seq, own)                               # at each point, at the end of the prompt, of the answer
+    ... decode the rest of the prompt ...
+    tree.insert(seq, own)                               # at its end, at that of the answer, with windows also between
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from llmkit.memory.leaving_order import LeavingOrder
 from llmkit.memory.prefix_nodes import PrefixNodes
 from llmkit.memory.radix import ID_BYTES, Node, as_bytes, walk
 from llmkit.memory.sequence import Sequence
-from llmkit.memory.snapshots import beginning, first_of_block, grafted, is_complete, repointed, same_cells
+from llmkit.memory.snapshots import beginning, first_of_block, grafted, is_complete, n_plain, repointed, same_cells
 
-POINT_TOKENS = 1024  # with windows a path can be taken up again at each so many tokens, at least
 PROTECTED = 0.75  # of the memory, for what was used again
 
 
@@ -180,8 +179,8 @@ class PrefixTree:
         still holds what would be seen from there, as it does at its end. Tokens whose positions were changed, or that
         follow some that were removed, are no prefix of any text and left out.
         """
-        n = seq.chain.n_exact if n_tokens is None else max(0, min(n_tokens, seq.chain.n_exact))
-        if n == 0:
+        n = n_plain(seq.chain, seq.n_tokens if n_tokens is None else min(n_tokens, seq.n_tokens))
+        if n <= 0:
             return 0
         with self._changing():
             node = self._keep(seq.chain, namespace, n)
@@ -334,12 +333,3 @@ class PrefixTree:
             self._start()
             self._kv.recount()
             raise
-
-
-def next_point(n_done: int, n_total: int, marks: Many[int] = ()) -> int:
-    """Up to which token a sequence with windows is computed before the next `insert`.
-
-    That is the next of the marks (where messages begin), the next multiple of POINT_TOKENS, or n_total.
-    """
-    coming = [mark for mark in marks if mark > n_done]
-    return min(n_total, (n_done // POINT_TOKENS + 1) * POINT_TOKENS, *coming)

@@ -1,7 +1,8 @@
 """What a prefix tree keeps of a sequence at one moment: chains made of chains. Pure functions; owns no reference.
 
-Only exact chains come here (`Chain.n_exact`): token i has position i and lies at place i mod 32 of a block. A chain is
-complete where a sequence can go on from its end: each window still has what the next token sees.
+Only plain chains come here: token i has position i, holds what computing all before it in order gives, and lies at
+place i mod 32 of a block. A chain is complete where a sequence can go on from its end: each window still has what the
+next token sees.
 """
 
 from __future__ import annotations
@@ -9,9 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from llmkit.memory.block_pool import BLOCK_CELLS
-from llmkit.memory.chain import CELL, Chain, Columns, Part, Run
+from llmkit.memory.chain import CELL, POS, ROTATED, Chain, Columns, Part, Run
 
 _SHORT = 64  # tokens: a part no longer than this, or than what follows it, is copied into that, so that parts stay few
+
+
+def n_plain(chain: Chain, n: int) -> int:
+    """How many of the first n tokens are a plain chain."""
+    if not chain.sorted:
+        return 0
+    rows = chain.rows(0, min(n, chain.n_exact))
+    count = np.arange(rows.shape[1])
+    plain = (rows[POS] == count) & (rows[ROTATED] == count)
+    for k, gone in enumerate(chain.gone):
+        plain &= (rows[CELL + k] % BLOCK_CELLS == count % BLOCK_CELLS) | (count < gone)
+    return count.size if plain.all() else int(plain.argmin())
 
 
 def first_of_block(n: int) -> int:

@@ -22,13 +22,12 @@ from llmkit.memory.sliding_window import drop_kept, slide
 Ids = list[int]
 
 
+POWERS = np.cumprod(np.full(1 << 16, 6364136223846793005, np.uint64))
+
+
 def contents(ids: Ids) -> NDArray[np.uint64]:
     """What the cells of these tokens hold, uint64 [n]."""
-    out, value = np.empty(len(ids), np.uint64), 14695981039346656037
-    for i, token in enumerate(ids):
-        value = ((value ^ (token + 1)) * 1099511628211 + i) % 2**64
-        out[i] = value
-    return out
+    return np.cumsum(POWERS[: len(ids)] * (np.array(ids, np.uint64) + np.uint64(1)), dtype=np.uint64)
 
 
 class Cache:

@@ -5,7 +5,6 @@ import pytest
 
 from llmkit.errors import UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
-from llmkit.memory.prefix_tree import next_point
 from tests.memory.prefixes import Cache, Ids
 
 
@@ -48,13 +47,6 @@ def test_sessions_over_one_prefix_share_it(n_shared: int) -> None:
     seq = cache.kv.new_sequence()
     assert cache.tree.attach(cache.tree.match([*prefix, 60_007, *ids(39, seed=7)], [""]), seq) == n_shared + 40
     cache.check(seq)
-
-
-def test_points() -> None:
-    assert next_point(0, 5000) == 1024
-    assert next_point(1024, 5000) == 2048
-    assert next_point(1500, 1700) == 1700
-    assert next_point(10, 5000, [10, 300, 40]) == 40
 
 
 def test_unknown_ids() -> None:
