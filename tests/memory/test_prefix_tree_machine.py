@@ -216,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         self.check_left(before, {name: [] for name in NAMES})
 
     def n_staying(self, k: int) -> int:
-        """How many blocks of a kind cannot be freed: sequences lie in them, or what is pinned or in use goes on there."""
+        """How many blocks of a kind cannot be freed: sequences lie in them, or what is pinned or in use goes on."""
         used = [{int(b) for seq in self.sequences for b in seq.chain.blocks(i)} for i in range(len(self.cache.windows))]
         stays: set[int] = set(used[k])
         for node in self.tree._nodes.by_id.values():
