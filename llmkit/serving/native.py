@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmkit.engine.generate import StopReason
 from llmkit.engine.logprobs import Logprobs
 from llmkit.engine.requests import CompletionRequest, Event, Finished, Progress, RequestTimings, TokenEvent
 from llmkit.errors import LlmkitError
@@ -62,7 +63,7 @@ class NativeCall:
             "generation_settings": {**settings, "seed": end.seed},
             "prompt": self.served.tokenizer.decode(request.prompt_ids, special=True),
             "has_new_line": "\n" in answer.text,
-            "truncated": end.truncated,
+            "truncated": end.truncated or end.stop_reason is StopReason.CONTEXT,
             "stop_type": answer.stop_type,
             "stopping_word": end.stopping_word or "",
             "tokens_cached": end.n_past,

@@ -47,7 +47,7 @@ def run_server(settings: ServeSettings, load: Load) -> int:
     server = _Server(config, state, load)
     with contextlib.ExitStack() as stack:
         for sock in sockets:
-            stack.callback(_close, sock)
+            stack.callback(_close, sock, _file_of(sock))
         report.note(f"listening at {', '.join(_address(sock, settings) for sock in sockets)}")
         server.run(sockets=sockets)
     if server.failure is not None:
@@ -166,7 +166,7 @@ def open_sockets(settings: ServeSettings) -> list[socket.socket]:
                 port = sock.getsockname()[1]
     except BaseException:
         for sock in found:
-            _close(sock)
+            _close(sock, _file_of(sock))
         raise
     return found
 
@@ -212,11 +212,15 @@ def _unix_socket(path: str) -> socket.socket:
     return sock
 
 
-def _close(sock: socket.socket) -> None:
-    if sock.fileno() >= 0 and sock.family == socket.AF_UNIX:
-        with contextlib.suppress(OSError):
-            Path(sock.getsockname()).unlink()
+def _file_of(sock: socket.socket) -> str | None:
+    return str(sock.getsockname()) if sock.family == socket.AF_UNIX else None
+
+
+def _close(sock: socket.socket, file: str | None) -> None:
+    """Also when uvicorn has closed it: a socket's file stays behind."""
     sock.close()
+    if file is not None:
+        Path(file).unlink(missing_ok=True)
 
 
 def _address(sock: socket.socket, settings: ServeSettings) -> str:
