@@ -25,7 +25,7 @@ class TextView:
 
     def __init__(self, prompt: str) -> None:
         self._last = prompt
-        report.stream(prompt)
+        report.stream(report.painted(prompt, report.YELLOW))
 
     def add(self, token: GeneratedToken) -> None:
         """Shows what the token completes."""

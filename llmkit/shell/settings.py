@@ -31,7 +31,8 @@ EXCLUSIVE: tuple[frozenset[str], ...] = (
     frozenset({"prompt", "file", "ids"}),
     frozenset({"samplers", "sampler_seq"}),
     frozenset({"grammar", "grammar_file", "json_schema", "json_schema_file"}),
-    frozenset({"system_prompt", "system_prompt_file"}),
+    frozenset({"system", "system_file"}),
+    frozenset({"template", "template_file"}),
     frozenset({"chat_template", "chat_template_file"}),
 )
 """Options of which one is given: what comes first in the order hides the others that come later."""
