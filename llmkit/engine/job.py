@@ -66,6 +66,7 @@ class Job:
         self.n_cached = self.n_computed = 0
         self.clean, self.truncated = True, False
         self.was_parked = False
+        self.parked_at: int | None = None  # see seats
         self.started_at: float | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0

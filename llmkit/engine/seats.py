@@ -25,6 +25,7 @@ class Seats:
         self._ctx, self._tree, self._overdue_s = ctx, tree, params.overdue_s
         self._cells = Cells(ctx.kv, tree, params.max_chunk, n_ctx)
         self._n_left = 0  # jobs that gave up a slot: the order in which slots became free
+        self._n_ended = 0  # jobs that are through
 
     @property
     def running(self) -> list[Job]:
@@ -56,12 +57,16 @@ class Seats:
             slot = choose_slot(self.slots, job.request.id_slot)
             if slot is None:
                 continue
-            if self._sit_down(job, slot):
+            if self._may_go_on(job) and self._sit_down(job, slot):
                 return job
             n_tries -= 1
             if n_tries == 0 or now - job.handle.submitted >= self._overdue_s:
                 break  # whoever came later does not take the cells that an overdue job waits for
         return None
+
+    def _may_go_on(self, job: Job) -> bool:
+        """A parked job waits until another is through: before that the cells that it lacked are not there."""
+        return job.parked_at is None or job.parked_at < self._n_ended or not self.running
 
     def _sit_down(self, job: Job, slot: Slot) -> bool:
         """Gives the job this slot and what is in memory of its prompt, unless the cells do not suffice."""
@@ -111,6 +116,7 @@ class Seats:
         self.remember(job)
         self._free(job)
         self._let_go(job)
+        self._n_ended += 1
 
     def park(self, job: Job) -> None:
         """Back into the queue. Its state stays in the tree while there is room, and is computed again if not."""
@@ -118,6 +124,7 @@ class Seats:
         self._free(job)
         seq = job.seq
         job.park()
+        job.parked_at = self._n_ended
         assert seq is not None
         self._ctx.free_sequence(seq)
         self.queue.append(job)
