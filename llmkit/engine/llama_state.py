@@ -212,7 +212,7 @@ def _put(ctx: Context, into: Handle, tokens: list[int], gone: tuple[int, ...], c
             numbers = taken[k][np.maximum(index, 0) // BLOCK_CELLS] * BLOCK_CELLS + index % BLOCK_CELLS
             rows[CELL + k] = np.where(index < 0, -1, numbers)
             _fill(ctx, k, taken[k], chosen, gone[k])
-        chain = Chain((Part(Run(rows), 0, n),), gone)
+        chain = Chain((Part(Run(rows), 0, n),), gone, changed_from=0)  # llama.cpp computed other bits
         if not is_complete(chain, kv.windows):
             for pool, blocks in zip(kv.pools, taken, strict=True):
                 pool.release(blocks)

@@ -65,7 +65,7 @@ def save_state(
             for kind, blocks in zip(ctx.kv.kinds, snapshot.blocks, strict=True)
         ]
         records = [
-            SequenceRecord(seq_id, chain.gone, chain.parts, seq_id in given)
+            SequenceRecord(seq_id, chain.gone, chain.parts, chain.n_exact, seq_id in given)
             for seq_id, chain in zip(handles, snapshot.chains, strict=True)
         ]
         n_logits = ctx.model.config.n_vocab if given else 0
@@ -144,7 +144,7 @@ def _snapshot(ctx: Context, file: StateFile, ids: list[int], wanted: list[int]) 
     by_id = {record.id: record for record in records}
     records = [by_id[i] for i in wanted]
     numbers = {run: n for n, run in enumerate(sorted({run for r in records for run, _, _ in r.parts}))}
-    chains = [ChainRecord([(numbers[run], a, b) for run, a, b in r.parts], r.gone) for r in records]
+    chains = [ChainRecord([(numbers[run], a, b) for run, a, b in r.parts], r.gone, r.n_exact) for r in records]
     blocks = []
     for k in range(len(header.kinds)):
         seen = np.zeros(header.kinds[k].blocks.size, bool)

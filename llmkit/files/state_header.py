@@ -48,7 +48,7 @@ TOKEN, POS, ROTATED, CELL = 0, 1, 2, 3  # rows of a run, as in memory
 def sequence_dtype(n_kinds: int) -> np.dtype[Any]:
     """A row of the table of sequences."""
     return np.dtype([("id", "<u4"), ("flags", "<u4"), ("n_parts", "<u4"), ("zero", "<u4"), ("n_tokens", "<u8"),
-                     ("logits_checksum", "<u8"), ("gone", "<u8", (n_kinds,))])  # fmt: skip
+                     ("logits_checksum", "<u8"), ("n_exact", "<u8"), ("gone", "<u8", (n_kinds,))])  # fmt: skip
 
 
 def checksum(data: Any) -> int:
@@ -79,13 +79,21 @@ class KindRecord:
 
 @dataclass
 class SequenceRecord:
-    """A sequence as parts (run, start, stop) of runs. gone: of each kind, how many tokens from the first lack cells."""
+    """A sequence as parts (run, start, stop) of runs. gone: of each kind, how many tokens from the first lack cells.
+
+    n_exact: how many tokens, from the first on, hold what computing them in order gives; -1 for all.
+    """
 
     id: int
     gone: tuple[int, ...]
     parts: list[tuple[int, int, int]]
+    n_exact: int = -1
     has_logits: bool = False
     logits_checksum: int = 0
+
+    @property
+    def n_exact_or_all(self) -> int:
+        return self.n_tokens if self.n_exact < 0 else self.n_exact
 
     @property
     def n_tokens(self) -> int:
@@ -148,8 +156,10 @@ class Header:
         text, n_kinds = _json(self.description), len(self.kinds)
         kinds = [(k.window, k.n_layer, k.block_bytes, k.blocks.size, k.offset, k.n_bytes) for k in self.kinds]
         columns = [np.where(run < 0, NO_CELL, run).astype("<u4").tobytes() for run in self.runs]
-        rows = [(s.id, HAS_LOGITS * s.has_logits, len(s.parts), 0, s.n_tokens, s.logits_checksum, s.gone)
-                for s in self.sequences]  # fmt: skip
+        rows = [
+            (s.id, HAS_LOGITS * s.has_logits, len(s.parts), 0, s.n_tokens, s.logits_checksum, s.n_exact_or_all, s.gone)
+            for s in self.sequences
+        ]
         parts = [(*part, 0) for seq in self.sequences for part in seq.parts]
         size = self._n_header_bytes(len(text))
         preamble = PREAMBLE.pack(
@@ -312,13 +322,14 @@ def _sequences(rows: npt.NDArray[Any], parts: npt.NDArray[Any], path: str) -> li
     for row in rows:
         n = int(row["n_parts"])
         gone = tuple(int(g) for g in row["gone"])
-        has = bool(row["flags"] & HAS_LOGITS)
-        found.append(SequenceRecord(int(row["id"]), gone, triples[at : at + n], has, int(row["logits_checksum"])))
+        has, n_exact = bool(row["flags"] & HAS_LOGITS), int(row["n_exact"])
+        parts_of = triples[at : at + n]
+        found.append(SequenceRecord(int(row["id"]), gone, parts_of, n_exact, has, int(row["logits_checksum"])))
         at += n
     if len({seq.id for seq in found}) != len(found):
         raise damaged(path, "two sequences have one id")
     for seq, n in zip(found, rows["n_tokens"], strict=True):
-        if any(start >= stop for _, start, stop in seq.parts) or seq.n_tokens != n:
+        if any(start >= stop for _, start, stop in seq.parts) or seq.n_tokens != n or seq.n_exact > n:
             raise damaged(path, f"sequence {seq.id} does not have the {n} tokens it should have")
     return found
 

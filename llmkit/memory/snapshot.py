@@ -15,7 +15,7 @@ import numpy.typing as npt
 from llmkit.errors import LlmkitError
 from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.cell_bytes import without_cells
-from llmkit.memory.chain import CELL, POS, ROTATED, Chain, Columns, Part, Run
+from llmkit.memory.chain import CELL, NEVER, POS, ROTATED, Chain, Columns, Part, Run
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.operations import needed_from
 from llmkit.memory.sequence import Sequence as Handle
@@ -26,10 +26,14 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ChainRecord:
-    """A chain: parts (run, start, stop) of a snapshot's runs; of each kind, how many first tokens have no cells."""
+    """A chain: parts (run, start, stop) of a snapshot's runs; of each kind, how many first tokens have no cells.
+
+    n_exact: how many first tokens hold what computing them in order gives.
+    """
 
     parts: Parts
     gone: tuple[int, ...]
+    n_exact: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def take_snapshot(kv: KvCache, chains: Sequence[Chain]) -> Snapshot:
                 held[number][k, min(stop, start + max(0, gone - before)) : stop] = True
             parts.append((number, start, stop))
             before += stop - start
-        records.append(ChainRecord(parts, chain.gone))
+        records.append(ChainRecord(parts, chain.gone, chain.n_exact))
     blocks = [_blocks_in_order(kv.pools[k].n_blocks, chains, k) for k in range(len(kv.kinds))]
     used = [_renumber(kv.pools[k].n_blocks, blocks[k], k, runs, held) for k in range(len(kv.kinds))]
     return Snapshot(runs, records, blocks, used)
@@ -149,7 +153,17 @@ def _chain(record: ChainRecord, runs: list[Run]) -> Chain:
     chain = Chain(parts, record.gone)
     in_order = all(_is_sorted(chain.column(CELL + k)[gone:]) for k, gone in enumerate(record.gone))
     turned = bool((chain.column(POS) == chain.column(ROTATED)).all())
-    return Chain(parts, record.gone, in_order, turned)
+    n_exact = min(record.n_exact, _n_in_place(chain))
+    return Chain(parts, record.gone, in_order, turned, n_exact if n_exact < chain.n else NEVER)
+
+
+def _n_in_place(chain: Chain) -> int:
+    """How many first tokens i have position i, a key rotated for it, and place i mod 32 of a block."""
+    number = np.arange(chain.n)
+    wrong = (chain.column(POS) != number) | (chain.column(ROTATED) != number)
+    for k, gone in enumerate(chain.gone):
+        wrong[gone:] |= (chain.column(CELL + k) % BLOCK_CELLS != number % BLOCK_CELLS)[gone:]
+    return int(wrong.argmax()) if wrong.any() else chain.n
 
 
 def _is_sorted(cells: Columns) -> bool:

@@ -54,6 +54,7 @@ def test_there_and_back(models: dict[str, Path], path: Path, kv: str, session: b
         assert is_llama_state(path)
         assert read_llama(ctx, path, back) == [7]
         assert back.tokens.tolist() == IDS[:150]
+        assert back.chain.n_exact == 0  # whoever computed it
         assert counted(ctx)
         want = runs.feed(ctx, [(seq, IDS[150:190])])
         runs.assert_same_bits(runs.feed(ctx, [(back, IDS[150:190])]), want, kv)

@@ -45,12 +45,13 @@ def parse(data: bytes) -> dict[str, Any]:
     at += -at % 8
     sequences = []
     for _ in range(n_sequences):
-        seq_id, has_logits, parts, nothing, n_tokens, checksum = struct.unpack_from("<IIIIQQ", data, at)
-        gone = struct.unpack_from(f"<{n_kinds}Q", data, at + 32)
+        seq_id, has_logits, parts, nothing, n_tokens, checksum, n_exact = struct.unpack_from("<IIIIQQQ", data, at)
+        gone = struct.unpack_from(f"<{n_kinds}Q", data, at + 40)
         assert nothing == 0
+        assert n_exact == n_tokens
         sequences.append({"id": seq_id, "logits": has_logits, "n_parts": parts, "n": n_tokens, "gone": gone,
                           "checksum": checksum, "rows": [[] for _ in range(3 + n_kinds)]})  # fmt: skip
-        at += 32 + 8 * n_kinds
+        at += 40 + 8 * n_kinds
     for seq in sequences:
         for _ in range(seq["n_parts"]):
             run, start, stop, nothing = struct.unpack_from("<IIII", data, at)
