@@ -32,6 +32,7 @@ from llmkit.memory.radix import ID_BYTES, Node, as_bytes, walk
 from llmkit.memory.sequence import Sequence
 from llmkit.memory.snapshots import beginning, first_of_block, grafted, is_complete, n_plain, repointed, same_cells
 
+POINT_TOKENS = 1024  # with windows a point is wanted at each so many tokens, beside ends and beginnings of messages
 PROTECTED = 0.75  # of the memory, for what was used again
 
 
