@@ -5,6 +5,7 @@ a message is in _chat_commands.py, where it comes from in _chat_input.py, how it
 llmkit/engine/conversation.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,16 @@ from ._engine import Engine, open_engine
 from ._prompt import plain_text, read_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from llmkit.engine.conversation import Conversation, Prompt
     from llmkit.engine.generate import Generation
     from llmkit.engine.timings import Timings
 
     from .run import Request
 
-    MakeGeneration = Callable[[list[int], GenerateParams, Timings], Generation]
-
 EXIT_INTERRUPTED = 130
+
+MakeGeneration = Callable[[list[int], GenerateParams, "Timings"], "Generation"]
+"""Gives what continues the conversation's sequence by these ids, in this way, counting there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Chat:
         conversation: "Conversation",
         model_name: str,
         request: "Request",
-        make: "MakeGeneration",
+        make: MakeGeneration,
         reader: Reader,
         prefill: str,
         *,
@@ -179,7 +179,7 @@ class Chat:
         }
 
 
-def run_chat(request: "Request", chat: ChatOptions, make: "Callable[[Engine], MakeGeneration]") -> int:
+def run_chat(request: "Request", chat: ChatOptions, make: Callable[[Engine], MakeGeneration]) -> int:
     """Converses until there is no more message; the exit code: 0, or 130 if interrupted."""
     from llmkit.engine.timings import Timings
 

@@ -91,11 +91,17 @@ def run_cli(
 
 
 def _converse(request: Request, chat: ChatOptions) -> int:
-    from ._chat import run_chat
+    from ._chat import MakeGeneration, run_chat
 
-    return run_chat(
-        request, chat, lambda engine: lambda ids, params, timings: _generation(engine, request, ids, params, timings)
-    )
+    def maker(engine: Engine) -> MakeGeneration:
+        assert engine.tokenizer is not None, "conversations need a tokenizer, which open_engine made sure of"
+        of, n_vocab = engine.tokenizer, engine.model.config.n_vocab
+        grammar = None if request.grammar is None else request.grammar.compile(of, n_vocab)
+        return lambda ids, params, timings: _generation(
+            engine, request, ids, params, timings, grammar=grammar and grammar.clone()
+        )
+
+    return run_chat(request, chat, maker)
 
 
 def run(request: Request) -> int:

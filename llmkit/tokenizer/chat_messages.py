@@ -3,6 +3,7 @@
 Owns no template; chat_template.py decides which of this is needed.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,36 @@ def flat(message: Message) -> Message:
             raise ChatTemplateError(f"a message holds a part of the type {kind!r}, but this model reads text only")
         texts.append(part["text"])
     return {**message, "content": "\n".join(texts)}
+
+
+def with_content(message: Message) -> Message:
+    """With an empty text if it has none."""
+    return {"content": "", **message}
+
+
+def with_arguments(message: Message, kind: str) -> Message:
+    """With the arguments of its tool calls as a template takes them: an `object`, JSON `text`, or as they are (`any`).
+
+    OpenAI's clients send text; most templates want an object, which they write as JSON themselves.
+    """
+    calls = message.get("tool_calls")
+    if kind == "any" or not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_call_with_arguments(call, kind) for call in calls]}
+
+
+def _call_with_arguments(call: Any, kind: str) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if kind == "object" and isinstance(arguments, str):
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return call
+        arguments = value if isinstance(value, dict) else arguments
+    elif kind == "text" and isinstance(arguments, dict):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return call if function is None else {**call, "function": {**function, "arguments": arguments}}
 
 
 def without_system(messages: list[Message]) -> list[Message]:

@@ -20,7 +20,16 @@ from typing import Any
 
 from llmkit.errors import ChatTemplateError, UsageError
 from llmkit.files.gguf_reader import GgufFile
-from llmkit.tokenizer.chat_messages import Message, cut_at_mark, flat, mark_end, plain_messages, without_system
+from llmkit.tokenizer.chat_messages import (
+    Message,
+    cut_at_mark,
+    flat,
+    mark_end,
+    plain_messages,
+    with_arguments,
+    with_content,
+    without_system,
+)
 from llmkit.tokenizer.chat_template_names import BUILT_IN
 
 DEFAULT = "chatml"
@@ -30,6 +39,7 @@ MAX_WALL_S = 30.0
 _KEY = "tokenizer.chat_template"
 _PROGRAM = Path(__file__).with_name("chat_template_process.py")
 _HINT = "Give another with --chat-template or --chat-template-file."
+_PROBE: dict[str, Any] = {"tools": None, "documents": None, "add_generation_prompt": True}
 
 
 class ChatTemplate:
@@ -43,6 +53,7 @@ class ChatTemplate:
         self.source, self.name = source, name
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._takes: tuple[bool, bool] | None = None
+        self._takes_arguments: str | None = None
         _ask({"source": source})
 
     def render(
@@ -70,8 +81,10 @@ class ChatTemplate:
             plain = [flat(message) for message in plain]
         if not system:
             plain = without_system(plain)
+        if any(message.get("tool_calls") for message in plain):
+            plain = [with_arguments(message, self._kind_of_arguments()) for message in plain]
         variables = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt, **kwargs}
-        text = self._render(plain, variables)
+        text = self._render_any(plain, variables)
         return cut_at_mark(text, wanted) if continue_final_message else text
 
     @property
@@ -79,9 +92,18 @@ class ChatTemplate:
         """Whether a system prompt shows in the text; where not, it goes in front of the first user's message."""
         return self._takes_system_and_parts()[0]
 
+    def _render_any(self, messages: list[Message], variables: dict[str, Any]) -> str:
+        """Where a message has no content, as one that calls a tool, a template may fail that takes an empty one."""
+        try:
+            return self._render(messages, variables)
+        except ChatTemplateError:
+            if all("content" in message for message in messages):
+                raise
+            return self._render([with_content(message) for message in messages], variables)
+
     def _render(self, messages: list[Message], variables: dict[str, Any]) -> str:
         try:
-            return _ask({"source": self.source, "variables": {**self._tokens, "messages": messages, **variables}})
+            return _ask({"source": self.source, "variables": {**self._tokens, **variables, "messages": messages}})
         except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError(f"the messages are no plain data: {error}") from error
 
@@ -95,9 +117,27 @@ class ChatTemplate:
             )
         return self._takes
 
+    def _kind_of_arguments(self) -> str:
+        """How a tool call's arguments are to be given: as an `object`, as JSON `text`, or `any` if that is the same."""
+        if self._takes_arguments is None:
+            of_text, of_object = self._render_call('{"needle": 1}'), self._render_call({"needle": 1})
+            if "needle" not in of_object or "{'needle'" in of_object:  # refused, dropped, or as Python writes it
+                self._takes_arguments = "text" if "needle" in of_text else "any"
+            else:
+                self._takes_arguments = "any" if of_text == of_object else "object"
+        return self._takes_arguments
+
+    def _render_call(self, arguments: object) -> str:
+        call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        try:
+            return self._render([{"role": "user", "content": "x"}, answer], _PROBE)
+        except ChatTemplateError:
+            return ""
+
     def _shows(self, wanted: str, messages: list[Message], without: str = "\0") -> bool:
         try:
-            text = self._render(messages, {"tools": None, "documents": None, "add_generation_prompt": True})
+            text = self._render(messages, _PROBE)
         except ChatTemplateError:
             return False
         return wanted in text and without not in text
@@ -169,6 +209,11 @@ class _Renderer:
             start_new_session=True,
         )
 
+    @property
+    def lives(self) -> bool:
+        """Whether the process runs: somebody may have ended it meanwhile."""
+        return self._process.poll() is None
+
     def ask(self, request: bytes) -> bytes:
         """The line that answers this line; empty, and the process ended, if none comes."""
         assert self._process.stdin is not None
@@ -220,6 +265,8 @@ def _ask(request: dict[str, Any]) -> str:
     """What the process answers; ChatTemplateError for everything but a text."""
     line = json.dumps(request).encode() + b"\n"
     with _lock:
+        if _renderers and not _renderers[-1].lives:
+            _renderers.pop().close()
         if not _renderers:
             _renderers.append(_Renderer())
         reply = b""

@@ -122,10 +122,9 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
         return {"error": "unsafe", "message": str(error)}
     except jinja2.TemplateSyntaxError as error:
         return {"error": "syntax", "message": f"{error.message} (line {error.lineno})"}
-    except jinja2.UndefinedError as error:
-        return {"error": "failed", "message": str(error)}
     except jinja2.TemplateError as error:
-        return {"error": "refused", "message": str(error)}
+        refused = type(error) is jinja2.TemplateError  # raise_exception's; Jinja's own are of subclasses
+        return {"error": "refused" if refused else "failed", "message": str(error)}
     except Exception as error:  # the template is anybody's program: it may raise anything
         return {"error": "failed", "message": f"{type(error).__name__}: {error}"[:1000]}
 
