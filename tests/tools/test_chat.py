@@ -142,7 +142,7 @@ def test_another_template(run: Any, talking: FakeEngine, tmp_path: Path) -> None
         (("-st", "-p", "a", "--chat-template-kwargs", "{"), "no JSON"),
         (("-st", "-p", "a", "--chat-template-kwargs", "[]"), "no JSON object"),
         (("-st", "-p", "a", "--chat-template-kwargs", '{"messages": []}'), "which the conversation itself gives"),
-        (("-st", "-p", "a", "--chat-template", "nosuch"), "There are chatml"),
+        (("-st", "-p", "a", "--chat-template", "nosuch"), "There are bailing,"),
         (("-st", "-p", "a", "--chat-template", "{% if %}"), "no valid Jinja2"),
         (("-st", "-p", "a", "--chat-template", "{{ raise_exception('Never.') }}"), "refuses the messages: Never."),
         (("-st", "-p", "a", "--chat-template-file", "nosuch.jinja"), "cannot be read"),

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pexpect
@@ -15,7 +15,7 @@ from llmkit.tokenizer.chat_template_names import BUILT_IN
 from tests.engine_runs import need_engine
 from tests.make_models import make_model
 from tests.make_vocab import bpe_vocab
-from tests.paths import REPO_ROOT
+from tests.paths import REPO_ROOT, SKIP_SLOW
 
 UP = "\x1b[A"
 PROMPT = "\r\n> "
@@ -211,3 +211,24 @@ def test_a_model_that_runs(tmp_path: Path) -> None:
     assert f"{n_prompt} tokens, {n_prompt - 1} of them cached" in talk.ask("/stats")
     talk.child.sendeof()
     assert talk.end() == 0
+
+
+@pytest.mark.skipif(SKIP_SLOW, reason="runs a real model for some seconds")
+def test_a_real_model(tmp_path: Path, real_model: Callable[[str], Path]) -> None:
+    """What it says in a conversation is what it says when the same messages are all new to it."""
+    need_engine()
+    (tmp_path / "model.gguf").symlink_to(real_model("smollm2-135m"))
+    args = ("-n", "12", "-c", "512", "-sys", "You answer in few words.")
+    talk = started(tmp_path, *args, module="llmkit")
+    talk.ask("What is the capital of France?")
+    answer = talk.ask("And of Italy?")
+    assert re.search(r"last prompt \d+ tokens, [3-9]\d of them cached", talk.ask("/stats"))
+    file = tmp_path / "talk.json"
+    talk.ask(f"/save {file}")
+    talk.child.sendline("/exit")
+    assert talk.end() == 0
+    again = started(tmp_path, *args, module="llmkit")
+    again.ask(f"/load {file}")
+    assert again.ask("/regen") == answer
+    assert " 0 of them cached" in again.ask("/stats")
+    again.child.close(force=True)
