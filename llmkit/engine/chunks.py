@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+POINT_TOKENS = 1024
+"""Between two places at most where a model with a window can be gone on from."""
+
 _FIRST = 64  # before anything was measured
 _FEWEST, _FEWEST_ALONE = 16, 64
 _REST = 1.5

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmkit.engine.batch import Segment
-from llmkit.engine.chunks import ChunkSize, cut_at, equal_parts
+from llmkit.engine.chunks import POINT_TOKENS, ChunkSize, cut_at, equal_parts
 from llmkit.engine.context import Context
 from llmkit.engine.context_shift import require_shift, shift_context
 from llmkit.engine.counters import Counters
@@ -24,7 +24,7 @@ from llmkit.engine.seats import Seats
 from llmkit.engine.sharing import Wait, find_waits
 from llmkit.engine.slot import Slot
 from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError
-from llmkit.memory.prefix_tree import POINT_TOKENS, PrefixTree
+from llmkit.memory.prefix_tree import PrefixTree
 
 Rows = NDArray[np.float32]
 
