@@ -10,19 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmkit import report
 from llmkit.engine.requests import PUBLIC, CompletionRequest, Event, Failed, Finished
 from llmkit.engine.timings import Timings
-from llmkit.errors import UnsupportedError, UsageError
+from llmkit.errors import UsageError
 from llmkit.params import GenerateParams
 from llmkit.serving.chat import read_messages
 from llmkit.serving.errors import ApiError
-from llmkit.serving.served import Grammars, Served
+from llmkit.serving.served import Served
 from llmkit.serving.settings import ServeSettings
 
 from ._engine import Engine, open_engine
@@ -46,6 +44,7 @@ def load(
         open_engine(request.model, request.context, timings, needs_text=True, overrides=request.overrides)
     )
     from llmkit.engine.engine_thread import EngineThread
+    from llmkit.sampling.grammar import GrammarCompiler
 
     assert opened.tokenizer is not None, "open_engine made sure of it"
     request.sampling.check_ids(opened.model.config.n_vocab)
@@ -60,27 +59,18 @@ def load(
     for path in request.public_prefixes:
         _preload(path, opened, template, engine)
     return Served(
-        opened.model, opened.tokenizer, opened.ctx, engine, template, _grammars(opened.tokenizer),
-        params.n_slots, min(params.n_ctx_slot or n_ctx, n_ctx),
-        settings.aliases[0] if settings.aliases else opened.model.gguf.path.name, request.sampling, request.stops,
-    )  # fmt: skip
-
-
-class _NoGrammars:
-    """Refuses all."""
-
-    def from_gbnf(self, text: str) -> Any:
-        raise UnsupportedError("this server does not support grammars")
-
-    def from_json_schema(self, schema: Any) -> Any:
-        raise UnsupportedError("this server does not support JSON schemas")
-
-
-def _grammars(tokenizer: Any) -> Grammars:
-    if find_spec("llmkit.sampling.grammar") is None:
-        return _NoGrammars()
-    compiler: Grammars = import_module("llmkit.sampling.grammar").GrammarCompiler(tokenizer)
-    return compiler
+        model=opened.model,
+        tokenizer=opened.tokenizer,
+        ctx=opened.ctx,
+        engine=engine,
+        template=template,
+        grammars=GrammarCompiler(opened.tokenizer, opened.model.config.n_vocab),
+        n_slots=params.n_slots,
+        n_ctx=min(params.n_ctx_slot or n_ctx, n_ctx),
+        name=settings.aliases[0] if settings.aliases else opened.model.gguf.path.name,
+        sampling=request.sampling,
+        stops=request.stops,
+    )
 
 
 def _template(opened: Engine, request: ServeRequest) -> ChatTemplate:

@@ -22,7 +22,8 @@ from llmkit.serving.served import Served
 from llmkit.serving.slot_files import check_readable, check_writable, slot_path
 
 NAMESPACE = "namespace"
-LLAMA_MAGIC = b"qsgg"  # `ggsq`, a little-endian word
+FORMATS = ("llmkit", "ggsq")
+LLAMA_MAGICS = (b"qsgg", b"nsgg")  # `ggsq` and `ggsn`, little-endian words
 STATE_MAGIC = b"\x89LLMS"
 
 
@@ -106,7 +107,7 @@ class Slots:
     async def _save(self, served: Served, slot: SlotInfo, body: SlotFile, namespace: str) -> dict[str, Any]:
         assert self._folder is not None
         path = slot_path(self._folder, body.filename)
-        check_writable(path, (STATE_MAGIC, LLAMA_MAGIC))
+        check_writable(path, (STATE_MAGIC, *LLAMA_MAGICS))
         held = self._held_by(slot, namespace)
         if not held.tokens:
             raise bad_request(f"slot {slot.id} holds nothing to save")
@@ -146,10 +147,11 @@ class Slots:
 
 def _writer(served: Served, path: Path, format: str, held: Held) -> Callable[[Any, Any], int]:
     """What writes the tokens' state in a format; called in the engine's thread it gives the number of tokens."""
+    from llmkit.engine.llama_state import write_llama
     from llmkit.engine.state import save_state
 
-    if format != "llmkit":
-        raise not_supported(f"This server does not write slot files of the format {format[:40]!r}; it can be llmkit")
+    if format not in FORMATS:
+        raise bad_request(f"Field 'format': it can be {' or '.join(FORMATS)}")
 
     def write(ctx: Any, tree: Any) -> int:
         seq = ctx.new_sequence()
@@ -157,7 +159,10 @@ def _writer(served: Served, path: Path, format: str, held: Held) -> Callable[[An
             n = _attach(tree, seq, held)
             if n == 0:
                 raise bad_request("what the slot held has left the cache: there is nothing to save")
-            save_state(ctx, path, seq, metadata={NAMESPACE: held.namespace, "model": served.name})
+            if format == "llmkit":
+                save_state(ctx, path, seq, metadata={NAMESPACE: held.namespace, "model": served.name})
+            else:
+                write_llama(ctx, path, seq, session=False)
             return n
         finally:
             ctx.free_sequence(seq)
@@ -172,21 +177,30 @@ def _attach(tree: Any, seq: Any, held: Held) -> int:
 
 
 def _load(ctx: Any, tree: Any, path: Path, namespace: str) -> tuple[int, ...]:
-    """Puts a file's text into the cache, under a namespace that must be the one it was saved from; its tokens."""
+    """Puts a file's text into the cache, under a namespace that must be the one it was saved from; its tokens.
+
+    llama.cpp's files name none: they are for servers without keys.
+    """
+    from llmkit.engine.llama_state import read_llama
     from llmkit.engine.state import load_state, read_state_info
     from llmkit.files.state_errors import StateDoesNotFitError
 
-    saved = read_state_info(path)
-    if saved.metadata.get(NAMESPACE, namespace) != namespace:
-        raise ApiError("permission_error", "the slot file was saved with another key")
+    with path.open("rb") as file:
+        foreign = file.read(4) in LLAMA_MAGICS
+    info = None if foreign else read_state_info(path)
+    if (PUBLIC if info is None else info.metadata.get(NAMESPACE, PUBLIC)) != namespace:
+        raise ApiError("permission_error", "the slot file was saved with another key, or without one")
+    read: Callable[..., Any] = read_llama if foreign else load_state
     seq = ctx.new_sequence()
     try:
         try:
-            load_state(ctx, path, seq)
+            read(ctx, path, seq)
         except StateDoesNotFitError:
-            if not tree.make_room(list(saved.n_blocks)):
+            n_bytes = path.stat().st_size
+            most = [n_bytes // pool.block_bytes + 1 for pool in ctx.kv.pools]  # a file holds little else than rows
+            if not tree.make_room(most if info is None else list(info.n_blocks)):
                 raise
-            load_state(ctx, path, seq)
+            read(ctx, path, seq)
         tree.insert(seq, namespace)
         return tuple(int(token) for token in seq.tokens)
     finally:
