@@ -28,6 +28,9 @@ from llmkit.memory.prefix_tree import PrefixTree
 
 Rows = NDArray[np.float32]
 
+POINT_TOKENS = 1024
+"""With windows a path can be taken up again at each so many tokens, at least."""
+
 
 class Scheduler:
     """Jobs of a context. `events` collects what is to be told; whoever calls `step` takes them away."""
