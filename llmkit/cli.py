@@ -54,6 +54,12 @@ COMMANDS: dict[str, Command] = {
             "batched_bench_cli",
             "Measure the speed of many sequences at once.",
         ),
+        Command(
+            "save-load-state",
+            "llmkit.tools.save_load_state",
+            "save_load_state_cli",
+            "Check that saved and copied sequences go on bit for bit.",
+        ),
         Command("passkey", "llmkit.tools.passkey", "passkey_cli", "Find a number that is hidden in a long text."),
         Command("perplexity", "llmkit.tools.perplexity", "perplexity_cli", "Measure how well a model predicts a text."),
         Command("compare", "llmkit.tools.compare", "compare_cli", "Compare models over a text: size, quality, speed."),

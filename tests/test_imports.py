@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": LEAVES | {"simd", "kernels", "quants", "memory", "models", "engine", "__init__"},
     "inspection": LEAVES | {"bench", "simd", "kernels", "quants", "memory", "models", "engine", "tokenizer"},
     "quantization": LEAVES | {"kernels", "quants"},
-    "evaluate": LEAVES | {"engine", "kernels", "quants", "tokenizer"},
+    "evaluate": LEAVES | {"engine", "models", "memory", "kernels", "quants", "tokenizer"},
     "serving": LEAVES | {"engine", "sampling", "memory", "store", "models", "tokenizer", "report"},
     "tools": LEAVES
     | {"bench", "evaluate", "inspection", "serving", "sampling", "engine", "memory", "store", "models", "quants"}

@@ -50,6 +50,29 @@ def open_engine(
     Counts importing the engine, which loads its compiled kernels, as `kernels`, and the rest as `load`. A tokenizer
     that does not work is an error if the command needs texts, else None.
     """
+    model, tokenizer = open_model(
+        model_name, params.n_threads, needs_text=needs_text, overrides=overrides, timings=timings
+    )
+    from llmkit.engine.context import Context
+
+    began = time.perf_counter()
+    if fit is not None:
+        params = fit(model, tokenizer)
+    with Context(model, params, collector) as ctx:
+        timings.load_s += time.perf_counter() - began
+        _tell(model, ctx, params)
+        yield Engine(model, tokenizer, ctx)
+
+
+def open_model(
+    model_name: str | None,
+    n_threads: int,
+    *,
+    needs_text: bool = False,
+    overrides: Sequence[str] = (),
+    timings: "Timings | None" = None,
+) -> "tuple[Model, Tokenizer | None]":
+    """The same without a context: for commands that make several."""
     from llmkit.files.models_table import resolve_model
     from llmkit.files.overrides import parse_overrides
 
@@ -57,26 +80,24 @@ def open_engine(
     path = resolve_model(model_name)
     began = time.perf_counter()
     _announce_kernels()
-    from llmkit.engine.context import Context
+    import llmkit.engine.context  # noqa: F401
     from llmkit.engine.thread_team import default_threads
     from llmkit.models.model import load_model
 
-    timings.kernels_s = time.perf_counter() - began
+    kernels_s = time.perf_counter() - began
     began = time.perf_counter()
-    n_threads = params.n_threads if params.n_threads > 0 else default_threads()
     with _packing() as progress:
-        model = load_model(path, n_threads=n_threads, progress=progress, overrides=values)
+        model = load_model(
+            path, n_threads=n_threads if n_threads > 0 else default_threads(), progress=progress, overrides=values
+        )
     for key in model.added_keys:
         report.warning(f"--override-kv: the file has no {key}; it is added")
     if model.packed is not None and model.packed.not_kept:
         report.note(f"the weights are packed at every start: {model.packed.not_kept}")
     tokenizer = _tokenizer(model, needs_text)
-    if fit is not None:
-        params = fit(model, tokenizer)
-    with Context(model, params, collector) as ctx:
-        timings.load_s = time.perf_counter() - began
-        _tell(model, ctx, params)
-        yield Engine(model, tokenizer, ctx)
+    if timings is not None:
+        timings.kernels_s, timings.load_s = kernels_s, time.perf_counter() - began
+    return model, tokenizer
 
 
 def _announce_kernels() -> None:
