@@ -5,7 +5,6 @@ Owns the file: opening what may be hostile, checksums of blocks, compression. Wh
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,8 +20,9 @@ import zstandard
 from llmkit.errors import OutputError
 from llmkit.files.atomic import finished_file
 from llmkit.files.gguf_cursor import shown
+from llmkit.files.map_file import map_file
 from llmkit.files.pages import done_with, will_need
-from llmkit.files.state_errors import NotAStateError, StateTruncatedError
+from llmkit.files.state_errors import NotAStateError, StateError, StateTruncatedError
 from llmkit.files.state_header import (
     BLOCK,
     MAX_TOKENS,
@@ -165,10 +165,9 @@ class StateFile:
         """All of the file, mapped for reading, uint8 [n_bytes]. The map ends with the last view of it."""
         if self._data is None:
             try:
-                mapped = mmap.mmap(self._descriptor, self.header.n_bytes, mmap.MAP_PRIVATE, mmap.PROT_READ)
-            except (OSError, ValueError) as error:
-                raise StateTruncatedError(f"{self.path}: the state file cannot be mapped: {error}") from error
-            self._data = np.frombuffer(mapped, np.uint8)
+                self._data = map_file(self._descriptor, self.header.n_bytes)
+            except OSError as error:
+                raise StateError(f"{self.path}: cannot be mapped: {error.strerror}", "free some memory") from error
         return self._data
 
     def stored(self, k: int) -> Iterator[Bytes]:

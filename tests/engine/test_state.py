@@ -3,7 +3,7 @@
 What is refused is in test_state_refused, the file itself in tests/files/test_state_*.
 """
 
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from llmkit.engine.state import cut_last, load_state, read_state_info, save_stat
 from llmkit.errors import UsageError  # noqa: E402
 from llmkit.files.state_errors import StateSequenceError  # noqa: E402
 from llmkit.params import KV_TYPES, ContextParams  # noqa: E402
+from tests.engine.interrupts import Interrupter  # noqa: E402
 
 N_VOCAB = 131
 SIZES = {"n_embd": 256, "n_head": 4, "n_head_kv": 2, "head_dim": 64, "n_vocab": N_VOCAB, "n_ctx_train": 4096}
@@ -62,9 +63,6 @@ def counted(ctx: Context) -> bool:
         if pool.n_mapped != len(mapped) or not all(refs[block] for block in mapped):
             return False
     return True
-
-
-Open = Callable[..., Any]
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -249,6 +247,65 @@ def test_in_a_full_pool_what_is_replaced_makes_room(models: dict[str, Path], pat
             load_state(ctx, path, seq)
             runs.assert_same_bits(runs.feed(ctx, [(seq, IDS[:3])]), want, "in a full pool")
             assert counted(ctx)
+
+
+STATE_FILES = ("engine/state.py", "memory/snapshot.py", "memory/block_pool.py", "memory/kv_cache.py")
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_load_that_is_interrupted(models: dict[str, Path], path: Path, compress: bool) -> None:
+    """Ctrl-C before (nearly) any step: both sequences hold what they held, or both what the file has."""
+    with runs.context(models["gemma3"], kv="f16", n_threads=1, seed=8) as ctx:
+        old, new = (IDS[:40], IDS[50:110]), (IDS[:70], IDS[:90])
+        pair = [ctx.new_sequence() for _ in range(2)]
+        runs.feed(ctx, list(zip(pair, new, strict=True)), "none")
+        save_state(ctx, path, dict(enumerate(pair)), compress=compress)
+        for seq in pair:
+            ctx.free_sequence(seq)
+        step, interrupted = 0, True
+        while interrupted:
+            step += 37
+            pair = [ctx.new_sequence() for _ in range(2)]
+            runs.feed(ctx, list(zip(pair, old, strict=True)), "none")
+            sys.settrace(Interrupter(step, STATE_FILES))
+            try:
+                load_state(ctx, path, dict(enumerate(pair)))
+                interrupted = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            assert [seq.tokens.tolist() for seq in pair] in (list(map(list, old)), list(map(list, new))), step
+            assert counted(ctx), step
+            for seq in pair:
+                ctx.free_sequence(seq)
+        assert step > 1000
+
+
+def test_a_token_that_is_interrupted(models: dict[str, Path], path: Path) -> None:
+    """Before any step of moving a mapped block into the arena: the next try gives the same bits."""
+    with runs.context(models["llama"], kv="f16", n_threads=1) as ctx:
+        seq = ctx.new_sequence()
+        runs.feed(ctx, [(seq, IDS[:40])], "none")
+        save_state(ctx, path, seq)
+        want = runs.feed(ctx, [(seq, [5])])
+        step, interrupted = 0, True
+        while interrupted:
+            step += 3
+            load_state(ctx, path, seq)
+            sys.settrace(Interrupter(step, STATE_FILES))
+            try:
+                runs.feed(ctx, [(seq, [5])])
+                interrupted = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            if interrupted:
+                assert seq.n_tokens == 40
+                runs.assert_same_bits(runs.feed(ctx, [(seq, [5])]), want, f"step {step}")
+            assert counted(ctx), step
+        assert step > 100
 
 
 def test_which_sequences(models: dict[str, Path], path: Path) -> None:

@@ -172,6 +172,31 @@ def test_killed_a_hundred_times(tmp_path: Path) -> None:
     assert n_interrupted > 10, "none was killed while it wrote"
 
 
+def n_maps(path: Path) -> int:
+    """How many maps of the file this process has; Linux only."""
+    return sum(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc/self is Linux's")
+def test_maps_need_no_open_file_and_end(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, 1, n_blocks=1)
+    before = len(os.listdir("/proc/self/fd"))
+    kept = []
+    for _ in range(50):
+        with StateFile(path) as file:
+            file.verify()
+            kept.append(next(iter(file.stored(0))))
+    del file
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_maps(path) == 50
+    del kept[10:]
+    assert n_maps(path) == 10
+    kept.clear()
+    assert n_maps(path) == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc/self is Linux's")
 def test_a_map_outlives_the_name(tmp_path: Path) -> None:
     """Blocks in use are those that were loaded, whatever takes the file's place."""
     path = tmp_path / "a"
@@ -181,4 +206,7 @@ def test_a_map_outlives_the_name(tmp_path: Path) -> None:
     before = [block.copy() for block in blocks]
     write(path, 2)
     path.unlink()
+    assert n_maps(path) == 1
+    with pytest.raises(ValueError, match="read-only"):
+        blocks[0][0] = 1
     assert all((a == b).all() for a, b in zip(blocks, before, strict=True))
