@@ -93,9 +93,21 @@ PredictOption = Annotated[
     ),
 ]
 ParallelOption = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "-np", "--parallel", metavar="N", help="Generate N texts, with the seeds -s, -s + 1 ...; -c holds for each."
+        "-np",
+        "--parallel",
+        metavar="N",
+        help="Generate N texts, with the seeds -s, -s + 1 ...; -c holds for each. With --batch-lines: N lines at once, "
+        "by default 8.",
+    ),
+]
+BatchLinesOption = Annotated[
+    bool,
+    typer.Option(
+        "--batch-lines",
+        help="Answer each line of stdin, several at once; -p holds {} where a line is to stand. With --json: JSON "
+        "lines in and out.",
     ),
 ]
 LogprobsOption = Annotated[

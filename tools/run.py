@@ -11,6 +11,7 @@ from llmkit.errors import UsageError
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
 
 from . import _options as options
+from ._batch_lines import DEFAULT_PARALLEL, answer_lines
 from ._chat_options import ChatOptions, is_conversation, with_chat
 from ._engine import Engine, open_engine
 from ._grammar_options import GrammarText, with_grammar
@@ -45,6 +46,7 @@ class Request:
     overrides: list[str] = field(default_factory=list)
     n_parallel: int = 1
     grammar: GrammarText | None = None
+    batch_lines: bool = False
 
 
 @with_grammar
@@ -72,16 +74,19 @@ def run_cli(
     display_prompt: options.DisplayPromptOption = True,
     as_json: options.JsonOption = False,
     n_logprobs: options.LogprobsOption = None,
-    n_parallel: options.ParallelOption = 1,
+    n_parallel: options.ParallelOption = None,
+    batch_lines: options.BatchLinesOption = False,
     overrides: options.OverrideOption = None,
 ) -> int:
     """Complete a prompt given by -p, by -f, or through a pipe, or converse with -cnv; the text streams to stdout."""
+    if n_parallel is None:
+        n_parallel = DEFAULT_PARALLEL if batch_lines else 1
     context = ContextParams(
         n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, n_seq_max=n_parallel, kv_unified=False, swa_full=swa_full
     )
     request = Request(
         model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
-        overrides or [], n_parallel, grammar,
+        overrides or [], n_parallel, grammar, batch_lines,
     )  # fmt: skip
     if chat.show_template:
         from ._chat_template import show_template
@@ -106,6 +111,8 @@ def _converse(request: Request, chat: ChatOptions) -> int:
 
 def run(request: Request) -> int:
     """Completes the prompt and shows the result; returns the exit code: 0, or 130 if interrupted."""
+    if request.batch_lines:
+        return answer_lines(request, _generation)
     from llmkit.engine.timings import Timings
 
     # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
