@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from llmkit.engine.sampler import TextGrammar
     from llmkit.engine.timings import Timings
 
+    from ._chat import MakeGeneration
     from ._completion import View
 
 EXIT_INTERRUPTED = 130
@@ -88,25 +89,25 @@ def run_cli(
         model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
         overrides or [], n_parallel, grammar, batch_lines,
     )  # fmt: skip
+    if batch_lines and (chat.conversation or chat.asked):
+        raise UsageError(f"--batch-lines does not go with {chat.asked or '-cnv'}", "Write the template's text into -p.")
     if chat.show_template:
         from ._chat_template import show_template
 
         return show_template(request, chat)
-    return _converse(request, chat) if is_conversation(request, chat) else run(request)
+    return _converse(request, chat) if not batch_lines and is_conversation(request, chat) else run(request)
 
 
 def _converse(request: Request, chat: ChatOptions) -> int:
-    from ._chat import MakeGeneration, run_chat
+    from ._chat import run_chat
 
-    def maker(engine: Engine) -> MakeGeneration:
-        assert engine.tokenizer is not None, "conversations need a tokenizer, which open_engine made sure of"
-        of, n_vocab = engine.tokenizer, engine.model.config.n_vocab
-        grammar = None if request.grammar is None else request.grammar.compile(of, n_vocab)
+    def make(engine: Engine) -> "MakeGeneration":
+        grammar = _grammar(engine, request)
         return lambda ids, params, timings: _generation(
             engine, request, ids, params, timings, grammar=grammar and grammar.clone()
         )
 
-    return run_chat(request, chat, maker)
+    return run_chat(request, chat, make)
 
 
 def run(request: Request) -> int:
@@ -156,10 +157,7 @@ def _prepare(
 
     prompt_ids = _prompt_ids(engine, prompt)
     request.sampling.check_ids(engine.model.config.n_vocab)
-    grammar: TextGrammar | None = None
-    if request.grammar is not None and engine.tokenizer is not None:
-        grammar = request.grammar.compile(engine.tokenizer, engine.model.config.n_vocab)
-    generation = _generation(engine, request, prompt_ids, params, timings, grammar=grammar)
+    generation = _generation(engine, request, prompt_ids, params, timings, grammar=_grammar(engine, request))
     sampler = generation.sampler
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     seed = "" if request.sampling.greedy else f", seed {sampler.seed}"
@@ -167,6 +165,14 @@ def _prepare(
     timings.kernels_s += engine.ctx.warm_up()
     report.detail(f"kernels: ready after {timings.kernels_s:.2f} s")
     return generation
+
+
+def _grammar(engine: Engine, request: Request) -> "TextGrammar | None":
+    """What texts are bound to; each needs a clone of its own."""
+    if request.grammar is None:
+        return None
+    assert engine.tokenizer is not None, "a grammar needs a tokenizer, which open_engine made sure of"
+    return request.grammar.compile(engine.tokenizer, engine.model.config.n_vocab)
 
 
 def _generation(

@@ -1,6 +1,7 @@
 """`llmkit run -np N`: the texts in order, as they would be alone; JSON; the streams; Ctrl-C."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,46 @@ def test_a_text_streams_when_it_is_its_turn(capsys: pytest.CaptureFixture[str]) 
     assert shown(2, "l") == "l"
     view.end()
     assert capsys.readouterr().out == "\n\n"
+
+
+def test_each_text_has_a_state_of_its_own_in_a_grammar(model: str) -> None:
+    grammar = ("--grammar", 'root ::= " " [a-e]{2,3} ("." | "!")')
+    value = json.loads(llmkit(model, "-np", "4", "-s", "5", "--json", "-q", *grammar).stdout)
+    for sequence in value["sequences"]:
+        alone = json.loads(llmkit(model, "-s", str(sequence["seed"]), "--json", "-q", *grammar).stdout)
+        assert re.fullmatch(" [a-e]{2,3}[.!]", sequence["text"])
+        assert (sequence["ids"], sequence["stop_reason"]) == (alone["ids"], "eos")
+    cut = json.loads(llmkit(model, "-n", "2", "--json", "-q", "--grammar", 'root ::= [^!]{9} "!"').stdout)
+    assert (cut["stop_reason"], len(cut["ids"])) == ("limit", 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--grammar", "root ::= x"), "--grammar: line 1: there is no rule named x"),
+        (("-j", "{"), "-j: the JSON schema is no JSON"),
+        (("-j", "{}", "--grammar", "x"), "two grammars, from --grammar and from -j"),
+        (("-jf", "/nonexistent"), "/nonexistent given by -jf cannot be read"),
+        (("--grammar-file", "/"), "given by --grammar-file cannot be read"),
+    ],
+)
+def test_a_wrong_grammar_is_refused_by_its_option(model: str, args: tuple[str, ...], message: str) -> None:
+    done = llmkit(model, *args)
+    assert (done.returncode, done.stdout.replace("Hello there", "")) == (1, "")
+    assert message in done.stderr
+
+
+def test_a_schema_from_a_file(model: str, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "integer", "minimum": 10, "maximum": 99}')
+    value = json.loads(llmkit(model, "--json", "-q", "-jf", str(tmp_path / "s.json")).stdout)
+    assert 10 <= json.loads(value["text"]) <= 99
+    (tmp_path / "g.gbnf").write_text('root ::= "ab"')
+    value = json.loads(llmkit(model, "--json", "-q", "--grammar-file", str(tmp_path / "g.gbnf"), "-np", "2").stdout)
+    assert [sequence["text"] for sequence in value["sequences"]] == ["ab", "ab"]
+
+
+def test_a_grammar_holds_in_a_conversation(model: str) -> None:
+    done = run_llmkit(
+        "run", "-m", model, "-cnv", "-st", "-p", "Hi", "-n", "8", *HOT, "-c", "256", "-q", "--grammar", 'root ::= "ab"'
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "ab")
