@@ -166,7 +166,11 @@ class GenerateParams:
 
     def __post_init__(self) -> None:
         check_range(
-            "n_predict", self.n_predict, UNTIL_STOPPED, None, "-1 generates until the text ends or the context is full"
+            "n_predict",
+            self.n_predict,
+            UNTIL_STOPPED,
+            None,
+            "-1 generates until the text ends or the context is full; with --ignore-eos until it is full",
         )
         check_range("n_batch", self.n_batch, 1, None, "the prompt is computed in chunks of so many tokens")
         if self.n_logprobs is not None:

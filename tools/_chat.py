@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmkit import report
 from llmkit.errors import LlmkitError
 from llmkit.params import GenerateParams
+from llmkit.shell import signals
 
 from ._chat_input import History, PipedLines, Reader, Terminal, history_path
 from ._chat_options import ChatOptions, at_terminal
@@ -236,6 +237,8 @@ def _talk(talk: Chat, text: str | None) -> int:
     n_breaks, is_given = 0, text is not None
     while True:
         try:
+            if signals.is_ending():
+                return EXIT_INTERRUPTED
             text = text if is_given else talk.reader.read()
             n_breaks = 0
             if text is None:
@@ -251,7 +254,7 @@ def _talk(talk: Chat, text: str | None) -> int:
         except KeyboardInterrupt:
             n_breaks += 1
             report.stream("\n" if talk.typed else "")
-            if not talk.typed or n_breaks > 1:
+            if not talk.typed or n_breaks > 1 or signals.is_ending():
                 raise
             report.note("Ctrl-C once more ends the conversation")
         except LlmkitError as error:

@@ -73,8 +73,9 @@ class CommandFlags:
         self._by_name = {name: flag for flag in all_flags() if flag.in_tools(tools) for name in flag.names}
 
     def find(self, name: str) -> Flag | None:
-        """The flag with this name, written with dashes."""
-        return self._by_name.get(name)
+        """The flag with this name, written with dashes; of other tools only those that llmkit has nowhere."""
+        refused = (flag for flag in all_flags() if flag.refused and name in flag.names)
+        return self._by_name.get(name) or next(refused, None)
 
     def ignored(self) -> list[Flag]:
         """Those that mean nothing here."""

@@ -56,6 +56,11 @@ def exit_code(code: int) -> int:
     return 128 + _State.received if code == EXIT_INTERRUPTED else code
 
 
+def is_ending() -> bool:
+    """Whether a signal came that is to end the program, which Ctrl-C in a conversation is not."""
+    return _State.received != signal.SIGINT
+
+
 def word() -> str:
     """What happened, for a message."""
     return NAMES.get(_State.received, "interrupted")

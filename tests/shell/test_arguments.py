@@ -42,7 +42,8 @@ def test_a_value_is_never_taken_for_a_flag() -> None:
     ("args", "said"),
     [
         ("--lora x.gguf", "--lora is not there: llmkit loads no adapters"),
-        ("--mmproj x.gguf", "No such option: --mmproj"),
+        ("--mmproj x.gguf", "--mmproj is not there: llmkit takes no images"),
+        ("--metrics", "No such option: --metrics"),
         ("--rpc host:1", "--rpc is not there: llmkit computes on one machine"),
         ("--rope-scale 2", "--rope-scale is not there: the model file's own values count; --override-kv"),
         ("--cache-list", "--cache-list is not there: `llmkit pull --list`"),

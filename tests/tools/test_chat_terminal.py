@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,6 +124,16 @@ def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
     assert talk.ask("/undo") == "taken back; 2 messages"
     assert talk.ask("three") == "THREE 4"
     talk.child.close(force=True)
+
+
+@pytest.mark.parametrize("when", ["at the prompt", "in an answer"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=("term", "hup"))
+def test_kill_ends_the_program_and_not_only_the_answer(talk: Session, when: str, number: int, code: int) -> None:
+    if when == "in an answer":
+        talk.child.sendline("long")
+        talk.child.expect_exact("on and on and on and")
+    talk.child.kill(number)
+    assert talk.end() == code
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(talk: Session) -> None:
