@@ -101,14 +101,19 @@ def with_help(page: Path) -> str:
 
 
 def shaped(name: str, text: str) -> str:
-    """The shape of a page, around what there is."""
-    own = text.partition("\n")[2].strip()
-    rest = "\n\n".join(f"## {head}\n" for head in ("Examples", "Exit codes", "Files"))
-    return (
-        f"# llmkit {name}\n\n<!-- generated: head -->\n<!-- end -->\n\n## Description\n\n{own}\n\n## Options\n\n"
-        f"```text\n$ llmkit {name} --help\n```\n\n{rest}\n\n"
-        "<!-- generated: environment -->\n<!-- end -->\n\n## See also\n"
-    )
+    """The sections of a page in the order of a manual page, those that are missing empty."""
+    text = re.sub(rf"```text\n\$ llmkit {name} --help\n.*?```\n?", "", text.partition("\n")[2], flags=re.DOTALL)
+    about, *rest = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    own = {"Description": about, **dict(zip(rest[::2], rest[1::2], strict=True))}
+    own["Options"] = f"```text\n$ llmkit {name} --help\n```\n\n{own.get('Options', '')}"
+    marks = {
+        "Name": "<!-- generated: head -->\n<!-- end -->",
+        "Environment": "<!-- generated: environment -->\n<!-- end -->",
+    }
+    others = [head for head in own if head not in (*FIRST, *LAST)]
+    order = [head for head in (*FIRST, *others, *LAST) if head != "Synopsis"]
+    parts = [marks.get(head) or f"## {head}\n\n{own.get(head, '').strip()}" for head in order]
+    return "\n\n".join([f"# llmkit {name}", *parts]).rstrip() + "\n"
 
 
 def sections(text: str) -> list[str]:
