@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """How to converse; see the options' help."""
+    """How to converse; see the options' help.
+
+    typed: the fields that were given on the command line itself. A variable or a configuration file may hold a
+    system prompt or a template for conversations, but makes none of a completion.
+    """
 
     conversation: bool | None = None
     single_turn: bool = False
@@ -37,6 +41,7 @@ class ChatOptions:
     multiline: bool = False
     history: bool = True
     show_template: bool = False
+    typed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.system is not None and self.system_file is not None:
@@ -61,20 +66,24 @@ class ChatOptions:
 
     @property
     def asked(self) -> str | None:
-        """An option that was given and makes sense in conversations alone."""
-        given = {
-            "-st": self.single_turn, "-sys": self.system is not None, "-sysf": self.system_file is not None,
-            "--chat-template": self.template is not None, "--chat-template-file": self.template_file is not None,
-            "--chat-template-kwargs": self.template_kwargs is not None, "--no-jinja": not self.jinja,
-            "--prefill": self.prefill is not None, "-mli": self.multiline,
-        }  # fmt: skip
-        return next((name for name, is_given in given.items() if is_given), None)
+        """An option that was typed, changes something, and makes sense in conversations alone."""
+        default = ChatOptions()
+        changed = (name for name in _ALONE if name in self.typed and getattr(self, name) != getattr(default, name))
+        return next((_ALONE[name] for name in changed), None)
 
     def system_prompt(self, *, escape: bool) -> str | None:
         """The text of -sys or -sysf."""
         if self.system is not None:
             return plain_text(self.system, "-sys", escape=escape)
         return None if self.system_file is None else read_prompt(None, self.system_file, escape=False)
+
+
+_ALONE = {
+    "single_turn": "-st", "system": "-sys", "system_file": "-sysf", "template": "--chat-template",
+    "template_file": "--chat-template-file", "template_kwargs": "--chat-template-kwargs", "jinja": "--no-jinja",
+    "prefill": "--prefill", "multiline": "-mli",
+}  # fmt: skip
+"""Fields whose options make a run a conversation."""
 
 
 def is_conversation(request: "Request", chat: ChatOptions) -> bool:
@@ -185,9 +194,17 @@ def with_chat(command: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(command)
     def called(**given: Any) -> int:
-        mine = {name: given.pop(name) for name in _OPTIONS}
-        return command(**given, chat=ChatOptions(**mine))
+        mine, context = {name: given.pop(name) for name in _OPTIONS}, given.pop("context")
+        typed = frozenset(name for name in mine if _is_typed(context, name))
+        return command(**given, chat=ChatOptions(**mine, typed=typed))
 
+    parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {p.name: p.annotation for p in parameters}
     return called
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option's value comes from the command line, and not from a variable or a file."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

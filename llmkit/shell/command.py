@@ -81,13 +81,15 @@ def run_command(command: BuiltCommand, args: Sequence[str], commands: Sequence[s
     config = read_config(line.given.get("config"), commands)
     settings = find_settings(name, options, line.given, config, lambda: _all_names(commands, build))
     _open_log(line, settings)
-    values = _parse(command, options, line, settings)
+    context = _parse(command, line, settings)
+    values = dict(context.params)
     set_manners(values)
     choose_model(command.parser, values)
     _tell(name, options, line, config, settings, flags)
     assert command.parser.callback is not None, "Typer makes it of the function"
     try:
-        code = command.parser.callback(**{key: value for key, value in values.items() if key not in command.added})
+        with context:  # where a command can ask whether an option was typed
+            code = command.parser.callback(**{key: value for key, value in values.items() if key not in command.added})
     except typer.Exit as exc:
         return exc.exit_code
     return code if isinstance(code, int) else 0
@@ -105,15 +107,12 @@ def _open_log(line: CommandLine, settings: Mapping[str, Setting]) -> None:
         report.open_log(str(path))
 
 
-def _parse(
-    command: BuiltCommand, options: "Sequence[TyperOption]", line: CommandLine, settings: Mapping[str, Setting]
-) -> dict[str, Any]:
-    """The values of all options and arguments, of the right types."""
+def _parse(command: BuiltCommand, line: CommandLine, settings: Mapping[str, Setting]) -> "Context":
+    """The values of all options and arguments, of the right types, and where they come from."""
     name = f"llmkit {command.name}"
     defaults = {key: setting.value for key, setting in settings.items()}
     try:
-        with command.parser.make_context(name, list(line.args), default_map=defaults) as context:
-            return dict(context.params)
+        return command.parser.make_context(name, list(line.args), default_map=defaults)
     except typer.TyperException as exc:
         message, hint = exc.format_message(), f"`{name} --help` shows the options"
         if "unexpected extra argument" in message and ".gguf" in message:

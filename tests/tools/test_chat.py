@@ -259,3 +259,15 @@ def test_a_damaged_history_does_no_harm(tmp_path: Path) -> None:
     assert History(path).entries() == []
     History(tmp_path).add("a directory")
     assert History(tmp_path).entries() == []
+
+
+def test_settings_do_not_make_a_conversation(
+    run: Any, talking: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A variable or the configuration gives a conversation its system prompt or template, and leaves completions be."""
+    monkeypatch.setenv("LLMKIT_SYSTEM_PROMPT", "Be brief")
+    monkeypatch.setenv("LLAMA_ARG_CHAT_TEMPLATE", "llama2-sys")
+    assert run("-p", "Hi", "-n", "0").code == 0
+    assert text_of(talking) == "Hi"
+    assert run("-cnv", "-st", "-p", "Hi", "-n", "0").code == 0
+    assert text_of(talking) == "[INST] <<SYS>>\nBe brief\n<</SYS>>\n\nHi [/INST]"
