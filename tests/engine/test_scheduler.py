@@ -120,6 +120,8 @@ def test_keys_do_not_wait_for_each_other_nor_share(ctx: Context) -> None:
     """Case 48."""
     bench = Bench(ctx)
     told = [bench.submit(ids(100, 1), namespace=name) for name in ("key x", "key y")]
+    bench.step()
+    assert bench.phases() == ["PROMPT"] * 2
     bench.run()
     told += [bench.submit(ids(100, 1), namespace=name) for name in ("key x", "key y", "key z", "x")]
     bench.run()

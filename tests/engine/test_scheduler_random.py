@@ -106,3 +106,29 @@ def test_the_same_prompt_cold_cached_and_in_company(path: Path, reference: Conte
             bench.run()
             assert told.answer == expected
         assert told.end.timings.cache_n == 149
+
+
+def test_a_prefix_is_computed_once_with_windows_too(path: Path, reference: Context) -> None:
+    prefix = ids(200, 1)
+    prompts = [[*prefix, 100 + i, *ids(5 + 7 * i, 10 + i)] for i in range(6)]
+    with opened(path, 2048, n_slots=6) as ctx:
+        bench = Bench(ctx, n_slots=6)
+        for _ in range(2):
+            told = [bench.submit(prompt) for prompt in prompts]
+            bench.run()
+            assert [t.answer for t in told] == [alone(reference, prompt) for prompt in prompts]
+        assert bench.scheduler.counters.n_prompt == 200 + sum(len(prompt) - 200 for prompt in prompts) + 6
+        bench.assert_nothing_lost()
+
+
+def test_a_conversation_goes_on_from_its_last_answer_and_from_a_message(path: Path) -> None:
+    first, system = ids(60, 1), ids(100, 2)
+    with opened(path, 2048) as ctx:
+        bench = Bench(ctx)
+        told = bench.submit(system + first, 20, points=(100,))
+        bench.run()
+        turn = system + first + told.ids
+        longer = bench.submit(turn + ids(10, 3), 1)
+        other = bench.submit([*system, 120, *ids(10, 4)], 1)
+        bench.run()
+        assert (longer.end.timings.cache_n, other.end.timings.cache_n) == (len(turn) - 1, 100)
