@@ -121,6 +121,16 @@ def test_a_prefix_is_computed_once_with_windows_too(path: Path, reference: Conte
         bench.assert_nothing_lost()
 
 
+def test_a_prompt_is_found_again_but_for_its_last_token(path: Path) -> None:
+    with opened(path, 512) as ctx:
+        bench = Bench(ctx)
+        for n in range(140, 174):
+            for _ in range(2):
+                told = bench.submit(ids(n, n), 2)
+                bench.run()
+            assert told.end.timings.cache_n == n - 1
+
+
 def test_a_conversation_goes_on_from_its_last_answer_and_from_a_message(path: Path) -> None:
     first, system = ids(60, 1), ids(100, 2)
     with opened(path, 2048) as ctx:
