@@ -38,7 +38,7 @@ class Job:
     reads, writes: namespaces whose prefixes it may share, and where its own go (None: nowhere). private: a namespace of
     the request alone, in which continuations of a prompt that is not cached share it. seq: what its memory
     holds, None without a slot. n_cached: tokens of the goal that were found; n_computed: those computed for it.
-    clean: what seq holds is what these tokens give without anything before them having been forgotten.
+    clean: nothing in seq is known to have overflowed.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Job:
         if self.phase is Phase.GENERATING:
             assert self.seq is not None
             self.goal = np.append(self.seq.tokens, np.int32(self.generation.ids[-1])).astype(np.int32)
-            self.clean, self.was_parked = True, True
+            self.was_parked = True
         elif not self.was_parked:
             self.n_cached = self.n_computed = 0
         self.common.clear()

@@ -29,9 +29,6 @@ from llmkit.memory.prefix_tree import PrefixTree
 
 Rows = NDArray[np.float32]
 
-POINT_TOKENS = 1024
-"""With windows a path can be taken up again at each so many tokens, at least."""
-
 
 class Scheduler:
     """Jobs of a context. `events` collects what is to be told; whoever calls `step` takes them away."""
@@ -227,14 +224,14 @@ class Scheduler:
         plan.clear()
 
     def _shift(self, job: Job) -> None:
-        """Forgets the older half of what follows the tokens to keep: lossy, so nobody shares it from here on."""
+        """Forgets the older half of what follows the tokens to keep: lossy, so the tree takes in no more of it."""
         self.seats.remember(job)
         request, memory = job.request, self.ctx.memory
         n_keep = job.prompt.size if request.n_keep < 0 else request.n_keep
         n_keep = min(n_keep, self.n_ctx - 4)
         n_discard = request.n_discard or (job.n_done - n_keep) // 2
         shift_context(memory, job.id_slot, n_keep, max(1, min(n_discard, job.n_done - n_keep)))
-        job.clean, job.truncated = False, True
+        job.truncated = True
 
     # -- what comes of it -----------------------------------------------------------------------------------------
 

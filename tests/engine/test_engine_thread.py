@@ -84,17 +84,19 @@ def assert_nothing_lost(engine: EngineThread) -> None:
     assert not any(slot.is_processing for slot in engine.slots())
 
 
-def test_sixteen_clients_at_once_get_what_each_gets_alone(ctx: Context) -> None:
+def test_sixty_four_clients_at_once_get_what_each_gets_alone(path: Path) -> None:
     """Case 45, with fewer slots than clients."""
-    expected = [alone(ctx, ids(10 + i, i), 8) for i in range(16)]
-    with engine_of(ctx) as engine:
-        clients = [submit(engine, ids(10 + i, i), 8)[1] for i in range(16)]
-        assert [client.end().stop_reason for client in clients] == [StopReason.LIMIT] * 16
-        assert [client.answer for client in clients] == expected
-        counters = engine.counters()
-        assert (counters.n_finished, counters.n_predicted, counters.n_processing, counters.n_waiting) == (16, 128, 0, 0)
-        assert (counters.queue_s.n, counters.first_token_s.n, counters.between_tokens_s.n) == (16, 16, 112)
-        assert_nothing_lost(engine)
+    with opened(path, 2048, n_slots=16) as ctx:
+        expected = [alone(ctx, ids(10 + i, i), 4) for i in range(64)]
+        with engine_of(ctx, n_slots=16) as engine:
+            clients = [submit(engine, ids(10 + i, i), 4)[1] for i in range(64)]
+            assert [client.end().stop_reason for client in clients] == [StopReason.LIMIT] * 64
+            assert [client.answer for client in clients] == expected
+            counters = engine.counters()
+            assert (counters.n_finished, counters.n_predicted) == (64, 256)
+            assert (counters.n_processing, counters.n_waiting) == (0, 0)
+            assert (counters.queue_s.n, counters.first_token_s.n, counters.between_tokens_s.n) == (64, 64, 192)
+            assert_nothing_lost(engine)
 
 
 def test_a_seed_gives_the_same_text_in_any_company(ctx: Context) -> None:
