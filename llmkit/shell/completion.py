@@ -45,10 +45,11 @@ def complete(commands: Mapping[str, str], build: "Callable[[str], TyperCommand]"
 
     build: makes the parser of one command, which is imported only when its options are asked for.
     """
+    from typer import _completion_classes as protocols
     from typer._click.shell_completion import CompletionItem
-    from typer._completion_classes import BashComplete, FishComplete, ZshComplete
 
-    classes: dict[str, type[Any]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+    protocols._sanitize_help_text = lambda text: text  # ours has no markup, and taking it out would load rich
+    classes = {"bash": protocols.BashComplete, "zsh": protocols.ZshComplete, "fish": protocols.FishComplete}
     instruction, _, shell = os.environ[VARIABLE].partition("_")
     if instruction != "complete" or shell not in classes:
         raise UsageError(f"{VARIABLE} is {os.environ[VARIABLE]!r}", "it is for shells; see --install-completion")

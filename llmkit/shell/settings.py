@@ -99,7 +99,7 @@ def _from_environment(option: "TyperOption") -> Iterator[Setting]:
         if text:
             yield Setting(_parsed(option, text, variable), rank, variable)
     negative = llamas.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
-    if option.is_flag and llamas and negative in os.environ:
+    if option.is_flag and negative != llamas and negative in os.environ:
         yield Setting(False, 2, negative)
 
 

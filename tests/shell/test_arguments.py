@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,27 @@ def test_what_a_command_has_is_never_in_the_tables_way() -> None:
                 line = reader.read([word.strip(), "1", "1"])
                 assert option.name in line.given, (name, word)
                 assert not line.ignored
+
+
+def test_every_command_has_the_common_options() -> None:
+    for name in cli.COMMANDS:
+        options = {word for option in cli._build(name).options for word in option.opts}
+        assert {"-v", "-q", "--log-file", "--color", "--config", "--help"} <= options, name
+        assert ("--model" in options) == ("-hf" in options) == ("-mu" in options), name
+
+
+@pytest.mark.parametrize(
+    "args",
+    ["run -p x", "tokenize -p x", "inspect", "bench", "batched-bench -npp 1 -ntg 1 -npl 1", "passkey",
+     "perplexity -f {f}", "imatrix -f {f}", "save-load-state", "serve --port 0"],
+    ids=lambda args: args.split()[0],
+)  # fmt: skip
+def test_a_model_of_the_hub_for_every_command(args: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text " * 100)
+    done = run_llmkit(*args.format(f=tmp_path / "text").split(), "-hf", "no/such:Q4_0")
+    assert done.returncode == 1
+    assert "the model hf:no/such:Q4_0 has not been fetched yet" in done.stderr
+    assert "run `llmkit pull hf:no/such:Q4_0`" in done.stderr
 
 
 def test_pydantic_is_not_needed() -> None:

@@ -14,22 +14,27 @@ from tests.paths import REPO_ROOT
 HEAVY = ("numba", "numpy", "pydantic", "gguf", "huggingface_hub", "rich")
 
 
-def ask(words: str, cword: int | None = None, cwd: Path = REPO_ROOT, **env: str) -> list[str]:
+def ask(words: str, cwd: Path = REPO_ROOT, **env: str) -> list[str]:
     """What bash is told for `llmkit WORDS` with the cursor at the end."""
     given = ["llmkit", *words.split(" ")]
     variables = {"COMP_WORDS": "\n".join(given), "COMP_CWORD": str(len(given) - 1), "_LLMKIT_COMPLETE": "complete_bash"}
+    return answer({**variables, **env}, cwd).split()
+
+
+def answer(variables: dict[str, str], cwd: Path = REPO_ROOT) -> str:
+    """What a shell is told that asks by these variables."""
     code = "import sys; from llmkit.cli import main; code = main(['llmkit'])\n"
     code += f"assert not set({HEAVY}) & sys.modules.keys(); sys.exit(code)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=cwd,
-        env={**os.environ, **variables, **env},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    return done.stdout
 
 
 def test_commands() -> None:
@@ -43,6 +48,13 @@ def test_options() -> None:
     assert {"--top-k", "--top-p", "--top-n-sigma"} <= set(ask("run --top"))
     assert "--log-file" in ask("cache --l")
     assert ask("run --temp 0 --no-esc") == ["--no-escape"]
+
+
+def test_zsh_and_fish_show_what_things_are_for() -> None:
+    zsh = answer({"_LLMKIT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "llmkit passkey --ju"})
+    assert zsh.startswith('_arguments \'*: :(("--junk":"')
+    fish = {"_LLMKIT_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert answer({**fish, "_TYPER_COMPLETE_ARGS": "llmkit pass"}).startswith("passkey\tFind a number")
 
 
 @pytest.fixture

@@ -105,6 +105,14 @@ def test_colours_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--color is 'blue'" in run_llmkit("fake", "say", "--color", "blue").stderr
 
 
+def test_the_prompt_has_a_colour_of_its_own() -> None:
+    command = ["-m", "tests.tools.fake_llmkit", "run", "-p", "hello", "-n", "4", "--temp", "0", "-q"]
+    env = {**os.environ, "TERM": "xterm"}
+    for color, shown in (("auto", "hello and"), ("on", "\x1b[33mhello\x1b[0m and")):  # NO_COLOR is set
+        text = pexpect.run(f"{sys.executable} {' '.join(command)} --color {color}", cwd=str(REPO_ROOT), env=env)
+        assert text.decode().startswith(shown)
+
+
 def test_no_colour_in_the_log(tmp_path: Path) -> None:
     run_llmkit("fake", "say", "--color", "on", "--log-file", str(tmp_path / "log"))
     assert "\x1b" not in (tmp_path / "log").read_text()
