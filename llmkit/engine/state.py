@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmkit.engine.context import Context
+from llmkit.engine.state_blocks import StateBlocks, regrouped
 from llmkit.engine.state_info import Logits, StateInfo, state_info
 from llmkit.engine.state_info import read_state_info as read_state_info
 from llmkit.engine.state_info import verify_state as verify_state
@@ -21,8 +22,8 @@ from llmkit.engine.state_match import check_description, describe
 from llmkit.errors import UsageError
 from llmkit.files.state_errors import StateDoesNotFitError, StateError, StateSequenceError
 from llmkit.files.state_file import StateFile, new_blocks, write_state
-from llmkit.files.state_header import CELL, Header, KindRecord, SequenceRecord, damaged
-from llmkit.memory.block_pool import BLOCK_CELLS
+from llmkit.files.state_header import CELL, Header, KindRecord, SequenceRecord
+from llmkit.memory.block_pool import BLOCK_CELLS, BlockPool
 from llmkit.memory.chain import POS, Chain, Columns
 from llmkit.memory.sequence import Sequence as Handle
 from llmkit.memory.snapshot import (
@@ -30,7 +31,6 @@ from llmkit.memory.snapshot import (
     Snapshot,
     block_bytes,
     first_point,
-    is_complete,
     make_chains,
     put_in_place,
     take_snapshot,
@@ -108,9 +108,14 @@ def load_state(
         check_description(ctx, file.header, info)
         wanted = _wanted(ctx, info, into)
         snapshot = _snapshot(ctx, file, [seq.id for seq in info.sequences], list(wanted))
-        in_place = _check_room(ctx, snapshot, wanted, info)
+        blocks, ours = StateBlocks(file), tuple(kind.layers for kind in ctx.kv.kinds)
+        if info.layers != ours:
+            sizes = [kind.blocks.size for kind in file.header.kinds]
+            snapshot, sources = regrouped(snapshot, sizes, info.layers, ours, info.path)
+            blocks = StateBlocks(file, sources)
+        beside = _check_room(ctx, snapshot, wanted, info)
         file.verify(ctx.n_threads)
-        _attach(ctx, file, snapshot, list(wanted.values()), in_place)
+        _attach(ctx, blocks, snapshot, list(wanted.values()), beside)
         logits = {seq.id: file.logits(i) for i, seq in enumerate(file.header.sequences) if seq.id in wanted}
     return state_info(file.header, os.fspath(path), {i: row for i, row in logits.items() if row is not None})
 
@@ -182,52 +187,36 @@ def _check_room(ctx: Context, snapshot: Snapshot, wanted: Mapping[int, Handle], 
     return beside
 
 
-def _attach(ctx: Context, file: StateFile, snapshot: Snapshot, handles: Sequence[Handle], beside: bool) -> None:
+def _attach(ctx: Context, blocks: StateBlocks, snapshot: Snapshot, handles: Sequence[Handle], beside: bool) -> None:
     """Puts the chains in place of what the sequences hold; these are emptied first where both have no room."""
     kv, empty = ctx.kv, Chain((), (0,) * len(ctx.kv.kinds))
     with kv.counted():
         staged = None
-        if file.header.compressed and not beside:  # so that nothing can fail once they are empty
-            staged = [_views(file, k, blocks) for k, blocks in enumerate(snapshot.blocks)]
+        if blocks.copies and not beside:  # so that nothing can fail once they are empty
+            staged = [blocks.views(k, numbers) for k, numbers in enumerate(snapshot.blocks)]
         if not beside:
             for handle in handles:
                 kv.replace(handle, empty)
-        taken = []
+        taken = list[Columns]()
         try:
-            for k, blocks in enumerate(snapshot.blocks):
-                views = staged[k] if staged is not None else None
-                taken.append(_take(ctx, file, k, blocks, views))
-            chains = make_chains(kv, Snapshot(snapshot.runs, snapshot.chains, _numbers(file, snapshot, taken), []))
-            if not all(is_complete(chain, kv.windows) for chain in chains):
-                raise damaged(file.path, "a sequence lacks what its next token would see")
+            for k, numbers in enumerate(snapshot.blocks):
+                views = blocks.views(k, numbers) if staged is None else staged[k]
+                taken.append(_take(kv.pools[k], views, copies=blocks.copies))
         except StateError:
-            for pool, blocks in zip(kv.pools, taken, strict=False):
-                pool.release(blocks)
+            for pool, mine in zip(kv.pools, taken, strict=False):
+                pool.release(mine)
             raise
+        ours = [np.full(blocks.n_blocks(k), -1, np.int64) for k in range(len(kv.kinds))]
+        for k, numbers in enumerate(snapshot.blocks):
+            ours[k][numbers] = taken[k]
+        chains = make_chains(kv, Snapshot(snapshot.runs, snapshot.chains, ours, []))
         put_in_place(kv, dict(zip(handles, chains, strict=True)), taken)
 
 
-def _numbers(file: StateFile, snapshot: Snapshot, taken: list[Columns]) -> list[Columns]:
-    """The pool's number of each of the file's blocks, -1 for those that were not taken."""
-    numbers = [np.full(kind.blocks.size, -1, np.int64) for kind in file.header.kinds]
-    for k, blocks in enumerate(snapshot.blocks):
-        numbers[k][blocks] = taken[k]
-    return numbers
-
-
-def _views(file: StateFile, k: int, blocks: Columns) -> list[npt.NDArray[np.uint8]]:
-    """Blocks of a kind as they were, by their numbers in the file: views of the map, or unpacked."""
-    wanted, stored = set(blocks.tolist()), enumerate(file.stored(k))
-    views = [view for i, view in stored if i in wanted]
-    return [file.decompress(k, view) for view in views] if file.header.compressed else views
-
-
-def _take(ctx: Context, file: StateFile, k: int, blocks: Columns, views: list[npt.NDArray[np.uint8]] | None) -> Columns:
-    """The pool's numbers for blocks of the file: mapped, or unpacked into the arena."""
-    pool = ctx.kv.pools[k]
-    if not file.header.compressed:
-        return np.array(pool.attach(_views(file, k, blocks)), np.int64)
-    views = _views(file, k, blocks) if views is None else views
+def _take(pool: BlockPool, views: list[npt.NDArray[np.uint8]], *, copies: bool) -> Columns:
+    """The pool's numbers for blocks: mapped where they lie, or copied into the arena."""
+    if not copies:
+        return np.array(pool.attach(views), np.int64)
     taken = pool.allocate(len(views))
     for block, data in zip(taken, views, strict=True):
         pool.view(block)[:] = data
@@ -240,7 +229,7 @@ def _take(ctx: Context, file: StateFile, k: int, blocks: Columns, views: list[np
 def cut_last(ctx: Context, seq: Handle) -> list[int]:
     """Takes tokens off a sequence's end that are to be decoded again, to have the logits of the last; these tokens.
 
-    That is the last one; where a window no longer holds what it saw, all of them. Same bits either way.
+    That is the last one; where a window no longer holds what it saw (a sequence that was cut back before), all of them.
     """
     n = seq.n_tokens
     keep = n - 1 if first_point(seq.chain.column(POS), seq.chain.gone, ctx.kv.windows) < n else 0

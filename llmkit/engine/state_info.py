@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmkit.files.state_errors import damaged
 from llmkit.files.state_file import StateFile
-from llmkit.files.state_header import POS, TOKEN, Header, SequenceRecord, damaged
+from llmkit.files.state_header import POS, TOKEN, Header, SequenceRecord
 from llmkit.memory.chain import Columns
 from llmkit.memory.snapshot import first_point
 

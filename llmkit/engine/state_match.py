@@ -17,8 +17,9 @@ from llmkit.files.state_errors import (
     StateQuantizationError,
     StateRopeError,
     StateWindowError,
+    damaged,
 )
-from llmkit.files.state_header import TOKEN, Header, damaged
+from llmkit.files.state_header import TOKEN, Header
 from llmkit.models.model import Model
 from llmkit.simd.target import NUMERICS_ID
 
@@ -52,6 +53,7 @@ def describe(ctx: Context, metadata: Mapping[str, str]) -> dict[str, Any]:
             "windows": list(ctx.kv.windows),
             "layers": [list(kind.layers) for kind in ctx.kv.kinds],
             "n_ctx": ctx.n_ctx,
+            "swa_full": ctx.params.swa_full,
         },
         "metadata": {clean(name): clean(text) for name, text in metadata.items()},
     }
@@ -88,20 +90,32 @@ def check_description(ctx: Context, header: Header, info: StateInfo) -> None:
         if said.get("kv", name) != value:
             message = f"{place}: {_KV_NAMES.get(name, name)} {said.get('kv', name)!r}; this context has {value!r}"
             raise StateKvTypeError(message, _KV_HINTS.get(name, "save the state again with this llmkit"))
-    for name in ("windows", "layers"):
-        if said.get("memory", name) != mine["memory"][name]:
-            message = f"{place}: the memory was divided into windows {list(info.windows)} of layers; this context's is "
-            message += f"{mine['memory']['windows']}"
-            raise StateWindowError(message, "give the same --swa-full, and a context larger than the window")
-    for kind, record in zip(ctx.kv.kinds, header.kinds, strict=False):
-        if (record.window, record.n_layer, record.block_bytes) != (
-            kind.window, len(kind.layers), kind.layout.block_bytes,
-        ):  # fmt: skip
-            raise damaged(place, "its blocks are not of the size that its types have")
-    if len(header.kinds) != len(ctx.kv.kinds) or header.n_logits not in (0, ctx.model.config.n_vocab):
+    _check_memory(ctx, header, said, info)
+    if header.n_logits not in (0, ctx.model.config.n_vocab):
         raise damaged(place, "its tables are not what its description says")
     if any((run[TOKEN] >= ctx.model.config.n_vocab).any() for run in header.runs):
         raise damaged(place, f"a token that is not in the vocabulary of {ctx.model.config.n_vocab}")
+
+
+def _check_memory(ctx: Context, header: Header, said: Said, info: StateInfo) -> None:
+    """The file's kinds are those that a context as it says has; with the same --swa-full, if that makes a difference.
+
+    Kinds may be others than ours, where one context is larger than the window and the other is not.
+    """
+    layout, swa_full = ctx.kv.layout, said.get("memory", "swa_full")
+    if not isinstance(swa_full, bool):
+        raise damaged(info.path, "memory.swa_full is not what it should be")
+    kinds = ctx.model.memory_layout(layout.type_k, layout.type_v, info.n_ctx, swa_full=swa_full).kinds
+    if said.get("memory", "windows") != list(info.windows) or info.layers != tuple(kind.layers for kind in kinds):
+        raise damaged(info.path, "its kinds of memory are not those of a context as it says")
+    for kind, record in zip(kinds, header.kinds, strict=True):
+        sizes = kind.window, len(kind.layers), kind.layout.block_bytes
+        if (record.window, record.n_layer, record.block_bytes) != sizes:
+            raise damaged(info.path, "its blocks are not of the size that its types have")
+    if info.layers != tuple(kind.layers for kind in ctx.kv.kinds) and swa_full != ctx.params.swa_full:
+        there, here = ("with" if full else "without" for full in (swa_full, ctx.params.swa_full))
+        message = f"{info.path}: saved {there} --swa-full, and this context is {here}"
+        raise StateWindowError(message, "give the same --swa-full")
 
 
 _KV_NAMES = {"type_k": "keys have the type", "type_v": "values have the type"}

@@ -55,3 +55,8 @@ class StateDoesNotFitError(StateError):
 
 class StateSequenceError(StateError):
     """The sequences that were asked for are not those that the file holds."""
+
+
+def damaged(path: str, what: str) -> StateDamagedError:
+    """The file contradicts itself."""
+    return StateDamagedError(f"{path}: the state file is damaged: {what}", "save the state again")

@@ -22,19 +22,9 @@ from llmkit.files.atomic import finished_file
 from llmkit.files.gguf_cursor import shown
 from llmkit.files.map_file import map_file
 from llmkit.files.pages import done_with, will_need
-from llmkit.files.state_errors import NotAStateError, StateError, StateTruncatedError
-from llmkit.files.state_header import (
-    BLOCK,
-    MAX_TOKENS,
-    PREAMBLE,
-    Header,
-    KindRecord,
-    aligned,
-    checksum,
-    damaged,
-    decode,
-    read_preamble,
-)
+from llmkit.files.state_decode import decode, read_preamble
+from llmkit.files.state_errors import NotAStateError, StateError, StateTruncatedError, damaged
+from llmkit.files.state_header import BLOCK, MAX_TOKENS, PREAMBLE, Header, KindRecord, aligned, checksum
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -18,7 +18,8 @@ runs.need_engine()
 from llmkit.engine.context import Context  # noqa: E402
 from llmkit.engine.state import cut_last, load_state, read_state_info, save_state, verify_state  # noqa: E402
 from llmkit.errors import UsageError  # noqa: E402
-from llmkit.files.state_errors import StateSequenceError  # noqa: E402
+from llmkit.files.state_errors import StateSequenceError, StateWindowError  # noqa: E402
+from llmkit.memory.prefix_tree import PrefixTree  # noqa: E402
 from llmkit.params import KV_TYPES, ContextParams  # noqa: E402
 from tests.engine.interrupts import Interrupter  # noqa: E402
 
@@ -247,6 +248,59 @@ def test_in_a_full_pool_what_is_replaced_makes_room(models: dict[str, Path], pat
             load_state(ctx, path, seq)
             runs.assert_same_bits(runs.feed(ctx, [(seq, IDS[:3])]), want, "in a full pool")
             assert counted(ctx)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize(("here", "there"), [(512, 48), (48, 512), (40, 48)])
+def test_a_context_smaller_than_the_window(
+    models: dict[str, Path], path: Path, here: int, there: int, compress: bool
+) -> None:
+    """There all layers have blocks in common. What fits goes from one to the other, however sequences share it."""
+    with runs.context(models["gemma3"], kv="q8_0", n_ctx=here) as ctx:
+        pair = [ctx.memory.sequence(i) for i in range(2)]
+        runs.feed(ctx, [(pair[0], IDS[:34])], "none")
+        ctx.memory.seq_cp(0, 1, 0, 32)
+        n = [seq.n_tokens for seq in pair]
+        save_state(ctx, path, dict(enumerate(pair)), compress=compress)
+        want = runs.feed(ctx, [(pair[0], IDS[:3])])
+    with runs.context(models["gemma3"], kv="q8_0", n_ctx=there) as ctx:
+        pair = [ctx.new_sequence() for _ in range(2)]
+        load_state(ctx, path, dict(enumerate(pair)))
+        assert (ctx.kv.pool.n_mapped > 0) == (max(here, there) == 48 and not compress)
+        runs.assert_same_bits(runs.feed(ctx, [(pair[0], IDS[:3])]), want, "another context")
+        assert [seq.n_tokens for seq in pair] == [n[0] + 3, n[1]]
+        assert counted(ctx)
+
+
+def test_what_a_window_has_dropped_is_not_made_up(models: dict[str, Path], path: Path) -> None:
+    with runs.context(models["gemma3"], n_ctx=512) as ctx:
+        seq = ctx.new_sequence()
+        runs.feed(ctx, [(seq, IDS[:200])], "none")
+        ctx.memory.seq_cp(0, 1)
+        save_state(ctx, path, seq)
+    with runs.context(models["gemma3"], n_ctx=48) as ctx, pytest.raises(StateWindowError, match="dropped"):
+        load_state(ctx, path, ctx.new_sequence())
+
+
+def test_a_loaded_state_enters_the_prefix_tree(models: dict[str, Path], path: Path) -> None:
+    """Its mapped blocks are the tree's when the sequence has ended, and let go with the entry."""
+    with runs.context(models["gemma3"], kv="f16", n_ctx=512) as ctx:
+        seq = ctx.new_sequence()
+        runs.feed(ctx, [(seq, IDS[:130])], "none")
+        save_state(ctx, path, seq)
+        want = runs.feed(ctx, [(seq, IDS[130:150])])
+        ctx.free_sequence(seq)
+        tree, seq = PrefixTree(ctx.kv), ctx.new_sequence()
+        load_state(ctx, path, seq)
+        tree.insert(seq, "")
+        ctx.free_sequence(seq)
+        assert ctx.kv.pool.n_mapped > 0
+        other = ctx.new_sequence()
+        assert tree.attach(tree.match(IDS[:150], [""]), other) == 130
+        runs.assert_same_bits(runs.feed(ctx, [(other, IDS[130:150])]), want, "through the tree")
+        ctx.free_sequence(other)
+        tree.clear()
+        assert [pool.n_mapped for pool in ctx.kv.pools] == [pool.n_used for pool in ctx.kv.pools] == [0, 0]
 
 
 STATE_FILES = ("engine/state.py", "memory/snapshot.py", "memory/block_pool.py", "memory/kv_cache.py")

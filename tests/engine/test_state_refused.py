@@ -256,7 +256,7 @@ def test_another_context(opened: Case, folder: Path, monkeypatch: pytest.MonkeyP
     path, model = opened.path, runs.load(folder / "m.gguf")
     refused_by(path, model, e.StateKvTypeError, "keys have the type", type_k="f16")
     refused_by(path, model, e.StateKvTypeError, "values have the type", type_v="q4_0")
-    refused_by(path, model, e.StateWindowError, "divided", swa_full=True)
+    refused_by(path, model, e.StateWindowError, "without --swa-full", swa_full=True)
     refused_by(path, model, e.StateDoesNotFitError, "70 tokens do not fit", n_ctx=64)
     monkeypatch.setattr("llmkit.engine.state_match.NUMERICS_ID", target.NUMERICS_ID + "x")
     refused_by(path, model, e.StateNumericsError, "llmkit-1")

@@ -196,7 +196,7 @@ def test_the_tables(model: Path, tmp_path: Path, compress: bool) -> None:
     assert first["row"] == tuple(row.tolist())
     assert [kind[0] for kind in file["kinds"]] == [0, 40]
     assert file["kinds"][0][3] == 4  # 2 full ones shared, and a third for each
-    assert file["said"]["memory"] == {"layers": [[0], [1]], "n_ctx": 512, "windows": [0, 40]}
+    assert file["said"]["memory"] == {"layers": [[0], [1]], "n_ctx": 512, "swa_full": False, "windows": [0, 40]}
     assert file["said"]["metadata"] == {"title": "été"}
     assert (tmp_path / "a").stat().st_size < (60_000 if compress else 90_000)
 
