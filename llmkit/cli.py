@@ -102,7 +102,7 @@ def _dispatch(args: list[str]) -> int:
     if first in ("-h", "--help", ""):
         report.result(_overview())
         return 0 if first else EXIT_ERROR
-    if first in ("-V", "--version"):
+    if first in ("-V", "--version") or args[1:] == ["--version"]:
         from llmkit.shell.version import version_text
 
         report.result(version_text())

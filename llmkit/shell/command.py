@@ -5,6 +5,7 @@ option, and meet a closed pipe before we do.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,8 @@ def run_command(command: BuiltCommand, args: Sequence[str], commands: Sequence[s
             code = command.parser.callback(**{key: value for key, value in values.items() if key not in command.added})
     except typer.Exit as exc:
         return exc.exit_code
+    except UsageError as exc:
+        raise _with_places(exc, options, settings) from exc
     return code if isinstance(code, int) else 0
 
 
@@ -121,6 +124,17 @@ def _parse(command: BuiltCommand, line: CommandLine, settings: Mapping[str, Sett
         if wrong in settings and wrong not in line.given:
             message = f"{settings[wrong].place}: {message}"
         raise UsageError(message, hint) from exc
+
+
+def _with_places(error: UsageError, options: "Sequence[TyperOption]", settings: Mapping[str, Setting]) -> UsageError:
+    """The error, with where a value comes from that it speaks of and nobody typed."""
+    places = []
+    for option in options:
+        names = {option.name, long_name(option)}
+        if option.name in settings and any(re.search(rf"(?<![\w-]){name}\b", error.message) for name in names):
+            places.append(f"{long_name(option)} comes from {settings[option.name].place}")
+    hint = ". ".join(part.rstrip(".") for part in (error.hint, *places) if part)
+    return type(error)(error.message, hint) if places else error
 
 
 def _tell(

@@ -23,7 +23,7 @@ NOT_OPTIONS = frozenset(
 )
 """Variables of that prefix that are no option's."""
 
-NOT_SETTABLE = frozenset({"config"})
+NOT_SETTABLE = frozenset({"config", "help"})
 
 EXCLUSIVE: tuple[frozenset[str], ...] = (
     frozenset({"model", "models", "hf_repo", "model_url"}),

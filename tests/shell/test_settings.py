@@ -71,6 +71,22 @@ def test_a_wrong_variable_is_named(name: str, text: str, said: str, monkeypatch:
     assert said in refused()
 
 
+def test_a_value_that_the_command_refuses_is_told_where_from(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_N_PREDICT", "-2")
+    config.write_text("[run]\ntop-p = 2.0\n")
+    hint = run_llmkit("run", "-p", "x", "--top-p", "1").stderr.splitlines()[1]
+    assert hint.endswith("until it is full. --n-predict comes from LLAMA_ARG_N_PREDICT")
+    hint = run_llmkit("run", "-p", "x", "-n", "1").stderr.splitlines()[1]
+    assert hint.endswith(f"--top-p comes from {config}, line 2: [run] top-p")
+    assert "comes from" not in run_llmkit("run", "-p", "x", "--top-p", "1", "-n", "-2").stderr
+
+
+def test_help_is_never_set(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMKIT_HELP", "1")
+    monkeypatch.setenv("LLMKIT_TOP_K", "4")
+    assert values()["top_k"] == 4
+
+
 def test_the_file_of_every_kind(config: Path) -> None:
     config.write_text('temp = 1\n[defaults]\nstop = ["x", "y"]\nescape = false\n[fake]\nswa-full = true\nmodel = "m"\n')
     expected = {"top_k": 0, "temp": 1.0, "stop": ["x", "y"], "swa_full": True, "escape": False, "model": "m"}
