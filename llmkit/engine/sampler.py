@@ -78,7 +78,8 @@ class Sampler:
         NumericsError if the logits hold NaN or +inf, or if no token is left.
         """
         candidates = self.candidates(logits, allowed)
-        token = self._selector.choose(candidates, uniform(self.seed, self.n_drawn, _DRAWS))
+        u = 0.0 if self.params.greedy else uniform(self.seed, self.n_drawn, _DRAWS)  # greedy: nobody draws
+        token = self._selector.choose(candidates, u)
         self.n_drawn += 1
         self._past.append(token)
         self._follow(token)
