@@ -1,6 +1,7 @@
 """Conversations: what is computed again and what is not, on a tiny model."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from llmkit.models.model import load_model
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
 from llmkit.tokenizer import Tokenizer, load_tokenizer
 from llmkit.tokenizer.chat_template import ChatTemplate
-from llmkit.tokenizer.chat_template_names import BUILT_IN
+from llmkit.tokenizer.chat_template_names import BUILT_IN, FORMATS
 from tests.engine_runs import assert_same_bits, need_engine, prefill
 from tests.make_models import make_model
 
 need_engine()
 
-TRIMMING = BUILT_IN["chatml"].replace("message['content']", "message['content'] | trim")
+TRIMMING = replace(FORMATS["chatml"], trimmed=("assistant",)).to_jinja()
+JOINED = "{{ messages | map(attribute='content') | join }}"
 N_CTX = 512
 
 
@@ -216,3 +218,26 @@ def test_a_template_that_makes_nothing(talk: Talk) -> None:
     )
     with pytest.raises(ChatTemplateError, match="empty text"):
         empty.prompt()
+
+
+def test_what_begins_with_a_word_is_not_encoded_apart(tmp_path: Path) -> None:
+    """SPM puts a space before a text: not before the rest of one. So what follows a known text is encoded with it."""
+    talk = Talk(
+        make_model(tmp_path / "m.gguf", tokenizer="spm", n_ctx_train=N_CTX),
+        JOINED,
+    )
+    with talk.ctx:
+        talk.conversation.messages.append({"role": "user", "content": "the sea"})
+        first = talk.conversation.prompt()
+        talk.conversation.messages.append({"role": "user", "content": "son"})
+        prompt = talk.conversation.prompt()
+        assert prompt.text == "the season"
+        assert prompt.ids == talk.tokenizer.encode("the season")
+        assert first.ids == talk.tokenizer.encode("the sea")
+
+
+def test_another_text_of_the_same_length(talk: Talk) -> None:
+    for text in ("one", "two"):
+        talk.conversation.messages[:] = [{"role": "user", "content": text}]
+        prompt = talk.conversation.prompt()
+        assert prompt.ids == talk.tokenizer.encode(prompt.text)

@@ -15,9 +15,9 @@ from tests.tools.fake_engine import EOS, N_VOCAB, FakeEngine
 
 def echo(tokens: list[int]) -> Row:
     """The next token's logits."""
-    turns = bytes(token for token in tokens if token < 256).decode("utf-8", "replace").split("<|im_start|>")
-    said = turns[-1].partition("\n")[2].encode()
-    asked = turns[-2].partition("\n")[2].removesuffix("<|im_end|>\n")
+    turns = bytes(token for token in tokens if token < 256).split(b"<|im_start|>")
+    said = turns[-1].partition(b"\n")[2]
+    asked = turns[-2].partition(b"\n")[2].removesuffix(b"<|im_end|>\n").decode()
     answer = f"{asked.upper()} {len(turns) - 1}".encode()
     if asked == "long":
         answer = b"on and " * 1000

@@ -3,17 +3,21 @@ test_chat_terminal.py."""
 
 import io
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmkit.files.gguf_writer import write_gguf
 from llmkit.tools._chat_input import History, PipedLines
+from tests.engine.fakes import Row
 from tests.make_vocab import bpe_vocab
 from tests.tools.fake_chat import echo
-from tests.tools.fake_engine import BOS, FakeEngine
+from tests.tools.fake_engine import BOS, N_VOCAB, FakeEngine
 
 GREEDY = ("--temp", "0")
 HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -271,3 +275,39 @@ def test_settings_do_not_make_a_conversation(
     assert text_of(talking) == "Hi"
     assert run("-cnv", "-st", "-p", "Hi", "-n", "0").code == 0
     assert text_of(talking) == "[INST] <<SYS>>\nBe brief\n<</SYS>>\n\nHi [/INST]"
+
+
+def flat(letters: str) -> Any:
+    """A script for which these letters are all equally good."""
+
+    def script(tokens: list[int]) -> Row:
+        row = np.zeros(N_VOCAB, dtype=np.float32)
+        row[list(letters.encode())] = 20
+        return row
+
+    return script
+
+
+def test_each_answer_has_its_own_random_numbers(run: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.script = flat("abcdefghijklmnop")
+    answers = []
+    for _ in range(2):
+        pipe(monkeypatch, "x\nx\nx\n")
+        answers.append(run("-cnv", "-s", "7", "-n", "12").out.split())
+    assert answers[0] == answers[1], "the seed decides"
+    assert len(set(answers[0])) == 3, "and each answer draws anew"
+
+
+def test_penalties_see_what_was_cached(run: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.script = flat("QYZ")
+    pipe(monkeypatch, "x\n" * 3)
+    options = ("--presence-penalty", "9", "--repeat-last-n", "4000", "-n", "1", *GREEDY)
+    assert run("-cnv", *options).out == "Q\nY\nZ\n"
+
+
+def test_ctrl_c_before_the_answer_takes_the_message_back(run: Any, talking: FakeEngine) -> None:
+    talking.on_decode = lambda: os.kill(os.getpid(), signal.SIGINT)
+    result = run("-st", "-p", "Hi" * 40, "-ub", "16", *GREEDY)
+    assert (result.code, result.out) == (130, "")
+    assert "the message was taken back" in result.err
+    assert len(talking.ctx.calls) == 1

@@ -162,7 +162,10 @@ def test_lines_are_edited_and_continued(talk: Session) -> None:
     talk.child.sendline("c")
     assert talk.ask("d\\").endswith("C\nD 8")
     assert "one line again" in talk.ask("/multi")
-    assert talk.ask("e") == "E 10"
+    assert talk.ask("e é\U0001f999") == "E É\U0001f999 10"
+    # A terminal puts what is pasted into brackets, so that its newlines end no message.
+    talk.child.send("\x1b[200~f\ng\x1b[201~")
+    assert talk.ask("").endswith("F\nG 12")
 
 
 def test_what_was_typed_is_there_the_next_time(tmp_path: Path) -> None:
