@@ -1,7 +1,6 @@
-"""Random requests after the published OpenAPI document, and beside it: no answer is a 500, each is one that it names."""
+"""Random requests after the published OpenAPI document, sound and not: no answer is a 500, each is one it names."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
