@@ -57,6 +57,18 @@ def complete(commands: Mapping[str, str], build: "Callable[[str], TyperCommand]"
     base: Any = classes[shell]
 
     class Complete(base):  # type: ignore[misc]
+        cut = ""
+
+        def get_completion_args(self) -> tuple[list[str], str]:
+            args, incomplete = super().get_completion_args()
+            if shell == "bash":
+                args, incomplete, self.cut = with_address(args, incomplete)
+            return args, incomplete
+
+        def format_completion(self, item: Any) -> str:
+            text: str = super().format_completion(item)
+            return text.removeprefix(self.cut)
+
         def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
             if not args:
                 items = {**commands, **dict.fromkeys(FIRST_OPTIONS, "")}
@@ -71,6 +83,15 @@ def complete(commands: Mapping[str, str], build: "Callable[[str], TyperCommand]"
 
     report.result(Complete(None, {}, "llmkit", VARIABLE).complete())
     return 0
+
+
+def with_address(args: list[str], incomplete: str) -> tuple[list[str], str, str]:
+    """Bash takes hf:x for three words, and the last of them for the one to be completed: the words as they were meant,
+    and what is to be left out of the answers."""
+    words = [*args, *([incomplete] if incomplete != ":" else [":", ""])]
+    if len(words) > 2 and words[-2] == ":" and words[-3] in ("hf", "http", "https"):
+        return words[:-3], f"{words[-3]}:{words[-1]}", f"{words[-3]}:"
+    return args, incomplete, ""
 
 
 def model_names(ctx: Any, args: list[str], incomplete: str) -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from llmkit import cli
@@ -69,7 +70,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_models(cache: Path) -> None:
     assert ask("run -m smol") == ["smollm2-135m"]
     assert ask("bench --model gem") == ["gemma-3-270m"]
-    assert ask("run -m hf:") == ["hf:user/some-repo"]
     assert ask("tokenize -hf us") == ["user/some-repo"]
 
 
@@ -109,17 +109,30 @@ def test_an_unknown_shell() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_tab_in_bash(tmp_path: Path) -> None:
-    """The script that is installed, in a real shell: `llmkit pas<Tab>`."""
-    (tmp_path / "llmkit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llmkit "$@"\n')
-    (tmp_path / "llmkit").chmod(0o755)
-    script = """
-source <(llmkit --show-completion bash)
-COMP_WORDS=(llmkit pas) COMP_CWORD=1
-_llmkit_completion llmkit
-printf '%s\\n' "${COMPREPLY[@]}"
-complete -p llmkit
-"""
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(REPO_ROOT)}
-    done = subprocess.run(["bash", "--norc", "-c", script], env=env, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["passkey", "complete -o default -F _llmkit_completion llmkit"]
+def test_tab_in_bash(cache: Path) -> None:
+    """The script that is installed, in a real shell at a terminal; for bash a colon ends a word."""
+    (cache / "llmkit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llmkit "$@"\n')
+    (cache / "llmkit").chmod(0o755)
+    env = {
+        **os.environ,
+        "PATH": f"{cache}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPO_ROOT),
+        "PS1": "$ ",
+        "TERM": "dumb",
+    }
+    bash = pexpect.spawn(
+        "bash", ["--norc"], cwd=str(cache), env=env, encoding="utf-8", timeout=60, dimensions=(24, 200)
+    )
+    bash.sendline("source <(llmkit --show-completion bash); echo rea''dy")
+    bash.expect_exact("ready")
+    for typed, completed in (
+        ("llmkit pas", "llmkit passkey "),
+        ("llmkit run -m smol", "llmkit run -m smollm2-135m "),
+        ("llmkit run -m hf:", "llmkit run -m hf:user/some-repo "),
+        ("llmkit run -m hf:us", "llmkit run -m hf:user/some-repo "),
+        ("llmkit bench --n-p", "llmkit bench --n-prompt "),
+    ):
+        bash.send(f"{typed}\t")
+        bash.expect_exact(completed)
+        bash.sendcontrol("u")
+    bash.close(force=True)
