@@ -197,7 +197,7 @@ def _check_placement(header: Header, kinds: npt.NDArray[Any], n_header: int, pat
         if kind.n_bytes != n_bytes:
             raise damaged(path, "the blocks' sizes do not add up")
     n_bytes, offsets = header.n_bytes, [kind.offset for kind in header.kinds]
-    if header.n_logits > 1 << 26 or bool(header.n_logits) != bool(header.n_with_logits):
+    if bool(header.n_logits) != bool(header.n_with_logits):
         raise damaged(path, "the logits do not add up")
     end = n_header
     for kind, offset in zip(header.kinds, offsets, strict=True):

@@ -94,8 +94,10 @@ class _Nothing:
         return None
 
 
-def _compressed(block: Bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(block.data)
+def _compressed(block: Bytes) -> Any:
+    """A frame, or the block where that is no smaller."""
+    frame = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(block.data)
+    return frame if len(frame) < len(block) else block
 
 
 def _write_all(descriptor: int, buffers: list[Any]) -> None:
@@ -224,6 +226,8 @@ class StateFile:
     def decompress(self, k: int, block: Bytes) -> Bytes:
         """A stored block of a compressed file as it was; StateDamagedError when that is not a block's size."""
         n = self.header.kinds[k].block_bytes
+        if block.size == n:
+            return block
         try:
             if zstandard.frame_content_size(block.data) != n:
                 raise damaged(self.path, "a compressed block has another size than the rest")

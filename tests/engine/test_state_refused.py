@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
+import zstandard
 
 from tests import engine_runs as runs
 from tests.engine.test_state import IDS, SIZES, counted
@@ -298,31 +299,63 @@ def test_a_newer_version(case: Case) -> None:
     case.refused(e.StateVersionError, "version 2; this llmkit reads up to 1")
 
 
-def test_a_compressed_block_that_lies(opened: Case, tmp_path: Path) -> None:
-    """Frames of another size, with more behind them, and no frames, all with right checksums."""
-    import zstandard
+def test_two_tokens_in_one_cell(case: Case) -> None:
+    """A shift would turn the key twice."""
+    data = bytearray(case.path.read_bytes())
+    n_text, n_kinds = struct.unpack_from("<II", data, 32)
+    columns = -(-(64 + n_text) // 8) * 8 + 40 * n_kinds + 8
+    cells = columns + 4 * 70 * 3
+    assert struct.unpack_from("<2I", data, cells) == (0, 1)
+    struct.pack_into("<I", data, cells + 4, 0)
+    case.path.write_bytes(resealed(data))
+    case.refused(e.StateDamagedError, "two tokens in one cell")
 
+
+def with_last_block(good: bytes, frame: bytes | None) -> bytes:
+    """A compressed file with other bytes for the last block of kind 0, filled up with zeros, and right checksums."""
+    n_text, n_kinds, n_runs = struct.unpack_from("<3I", good, 32)
+    assert n_runs == 1
+    header = struct.unpack_from("<Q", good, 24)[0]
+    kind = -(-(64 + n_text) // 8) * 8
+    n_blocks = [struct.unpack_from("<Q", good, kind + 40 * k + 16)[0] for k in range(n_kinds)]
+    first = header - 8 - 16 * sum(n_blocks)
+    sizes = [struct.unpack_from("<Q", good, first + 16 * i)[0] for i in range(n_blocks[0])]
+    row, n = first + 16 * (n_blocks[0] - 1), sizes[-1]
+    offset = struct.unpack_from("<Q", good, kind + 24)[0] + sum(sizes[:-1])
+    assert n < struct.unpack_from("<Q", good, kind + 8)[0]
+    if frame is None:  # the right size, and something behind it
+        frame = zstandard.compress(bytes(struct.unpack_from("<Q", good, kind + 8)[0]), 1)
+    data = bytearray(good)
+    data[offset : offset + n] = frame[:n].ljust(n, b"\0")
+    struct.pack_into("<Q", data, row + 8, xxhash.xxh3_64_intdigest(bytes(data[offset : offset + n])))
+    return resealed(data)
+
+
+def test_a_compressed_block_that_lies(opened: Case, tmp_path: Path) -> None:
+    """Frames of another size, with more behind them, and no frames."""
     path = tmp_path / "a.state"
     save_state(opened.ctx, path, opened.seq, compress=True)
     good = path.read_bytes()
-    n_text, n_kinds, n_runs = (struct.unpack_from("<I", good, at)[0] for at in (32, 36, 40))
-    assert (n_kinds, n_runs) == (2, 1)
-    header = struct.unpack_from("<Q", good, 24)[0]
-    kind = -(-(64 + n_text) // 8) * 8
-    offset = struct.unpack_from("<Q", good, kind + 24)[0]
-    n_blocks = [struct.unpack_from("<Q", good, kind + 40 * k + 16)[0] for k in range(2)]
-    row = header - 8 - 16 * sum(n_blocks)
-    n = struct.unpack_from("<Q", good, row)[0]
-    big = zstandard.compress(bytes(1 << 20), 1)
-    small = zstandard.compress(b"x", 1)
+    big, small = zstandard.compress(bytes(1 << 20), 1), zstandard.compress(b"x", 1)
     unknown = zstandard.ZstdCompressor(write_content_size=False).compress(b"x")
-    for frame in (big, small, unknown, small + b"more", bytes(n)):
-        data = bytearray(good)
-        data[offset : offset + n] = frame[:n].ljust(n, b"\0")
-        struct.pack_into("<Q", data, row + 8, xxhash.xxh3_64_intdigest(bytes(data[offset : offset + n])))
-        path.write_bytes(resealed(data))
+    for frame in (big, small, unknown, b"", None):
+        path.write_bytes(with_last_block(good, frame))
         Case(opened.ctx, opened.seq, path, opened.next_row).refused(e.StateDamagedError)
     opened.goes_on()
+
+
+def test_a_compressed_block_that_lies_in_a_full_pool(folder: Path) -> None:
+    """What the sequence holds would have to go first: it is found out before."""
+    model = load_model(make_model(folder / "full.gguf", arch="llama", **SMALL))
+    with Context(model, ContextParams(n_ctx=96, n_threads=1)) as ctx:
+        seq = ctx.new_sequence()
+        runs.feed(ctx, [(seq, IDS[:90])])
+        save_state(ctx, folder / "full", seq, compress=True)
+        (folder / "full").write_bytes(with_last_block((folder / "full").read_bytes(), b""))
+        with pytest.raises(e.StateDamagedError):
+            load_state(ctx, folder / "full", seq)
+        assert seq.tokens.tolist() == IDS[:90]
+        assert counted(ctx)
 
 
 def test_json_of_the_file(case: Case) -> None:

@@ -62,6 +62,19 @@ def test_blocks_come_back(tmp_path: Path, compress: bool) -> None:
     assert only(tmp_path) == ["a"]
 
 
+def test_blocks_that_do_not_become_smaller(tmp_path: Path) -> None:
+    """They are stored as they are, beside those that do."""
+    noise = np.random.default_rng(0).integers(0, 256, 4096).astype(np.uint8)
+    blocks = [noise, np.zeros(4096, np.uint8), noise]
+    header = Header({}, [KindRecord(0, 1, 4096, new_blocks(3))], [], [], compressed=True)
+    write_state(tmp_path / "a", header, [blocks])
+    with StateFile(tmp_path / "a") as file:
+        file.verify()
+        assert [block.size for block in file.stored(0)][::2] == [4096, 4096]
+        for block, want in zip(file.stored(0), blocks, strict=True):
+            assert (file.decompress(0, block) == want).all()
+
+
 def test_an_empty_state(tmp_path: Path) -> None:
     for n_sequences in (0, 1):
         kinds = [KindRecord(0, 1, 64, new_blocks(0)), KindRecord(9, 1, 64, new_blocks(0))]

@@ -70,7 +70,7 @@ def parse(data: bytes) -> dict[str, Any]:
             block = data[offset : offset + n]
             assert xxhash.xxh3_64_intdigest(block) == checksum
             offset += n
-            found.append(zstandard.decompress(block) if flags & 1 else block)
+            found.append(zstandard.decompress(block) if flags & 1 and n < size else block)
             assert len(found[-1]) == size
         blocks.append(found)
         end = offset
