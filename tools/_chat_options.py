@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmkit import report
 from llmkit.errors import UsageError
 
 from ._prompt import plain_text, read_prompt
@@ -100,7 +101,12 @@ def is_conversation(request: "Request", chat: ChatOptions) -> bool:
         return True
     without_prompt = request.prompt is None and request.file is None and request.ids is None
     plain = request.n_parallel == 1 and request.n_logprobs is None and not request.as_json
-    return without_prompt and plain and at_terminal() and _has_template(request)
+    if not (without_prompt and plain and at_terminal()):
+        return False
+    if not _has_template(request):
+        report.note("the model's file has no chat template; -cnv converses all the same, in chatml's form")
+        return False
+    return True
 
 
 def at_terminal() -> bool:

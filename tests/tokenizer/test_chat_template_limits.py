@@ -1,5 +1,6 @@
 """Templates that mean harm: each ends with a named error, soon, with little memory and without a trace."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def test_what_takes_too_much_is_refused(case: str) -> None:
     with pytest.raises(ChatTemplateError, match=r"limits|too much memory"):
         made(LIMITS[case])
     assert made("{{ messages[0].content }}") == "hi", "the next template is not harmed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count address space")
+def test_memory_is_limited() -> None:
+    with pytest.raises(ChatTemplateError, match="more than 512 MiB of memory"):
+        made("{{ ('a' * 10**9)|length }}")
 
 
 @pytest.mark.parametrize("case", SLOW)

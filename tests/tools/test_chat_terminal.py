@@ -200,6 +200,15 @@ def test_colours(tmp_path: Path) -> None:
     plain.child.close(force=True)
 
 
+def test_a_model_without_a_template_says_how_to_talk(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "bare.gguf", {"general.architecture": "llama", **bpe_vocab()}, [])
+    args = ["-m", "tests.tools.fake_chat", "run", "-m", str(tmp_path / "bare.gguf")]
+    child = pexpect.spawn(sys.executable, args, cwd=str(REPO_ROOT), encoding="utf-8", timeout=60)
+    child.expect_exact("no chat template; -cnv converses all the same")
+    child.expect_exact("error: there is no prompt")
+    assert Session(child).end() == 1
+
+
 def test_one_turn_is_typed(tmp_path: Path) -> None:
     talk = started(tmp_path, "-st", "-q")
     talk.child.sendline("one")
