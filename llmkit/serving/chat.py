@@ -51,6 +51,8 @@ def read_messages(value: Any) -> list[dict[str, Any]]:
     """The messages, with their texts as strings."""
     if value is None:
         raise bad_request("'messages' is required")
+    if not isinstance(value, list):
+        raise bad_request("Expected 'messages' to be an array")
     if not value:
         raise bad_request("'messages' must not be empty")
     if len(value) > MAX_MESSAGES:
