@@ -81,6 +81,9 @@ CachePromptOption = _option(
 CacheRamOption = _option(
     int, "-cram", "--cache-ram", metavar="MIB", help="Memory that prefixes may keep, within -c; -1: all, 0: none."
 )
+KeepOption = _option(
+    int, "--keep", metavar="N", help="Tokens that a context shift keeps at the beginning; -1: the prompt."
+)
 ShiftOption = _option(
     bool,
     "--context-shift/--no-context-shift",

@@ -88,8 +88,10 @@ def serve_cli(
     ssl_key_file: more.SslKeyOption = None,
     ssl_cert_file: more.SslCertOption = None,
     n_predict: options.PredictOption = -1,
+    n_keep: more.KeepOption = 0,
     sampling: SamplingParams,
     stops: StopTexts,
+    escape: options.EscapeOption = True,
     overrides: options.OverrideOption = None,
 ) -> int:
     """Serve a model over HTTP: llama.cpp's routes and OpenAI's, at http://127.0.0.1:8080 unless told otherwise.
@@ -117,6 +119,7 @@ def serve_cli(
         slot_save_path=None if slot_save_path is None else check_folder(slot_save_path),
         cache_prompt=cache_prompt and cache_ram != 0,
         n_predict=n_predict,
+        n_keep=n_keep,
         prefill_assistant=prefill_assistant,
         request_templates=request_templates,
         template_kwargs=_template_kwargs(chat_template_kwargs),

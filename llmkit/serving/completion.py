@@ -144,7 +144,7 @@ def completion_request(
         t_max_predict_s=limit_ms / 1e3 if limit_ms > 0 else None,
         n_indent=body.n_indent or 0,
         deadline_s=settings.timeout_s,
-        n_keep=_n_keep(body.n_keep, prompt_ids, served.n_ctx),
+        n_keep=_n_keep(settings.n_keep if body.n_keep is None else body.n_keep, prompt_ids, served.n_ctx),
         n_discard=body.n_discard or 0,
     )  # fmt: skip
 
@@ -157,11 +157,11 @@ def _stops(stops: tuple[str, ...]) -> tuple[str, ...]:
     return stops
 
 
-def _n_keep(n_keep: int | None, prompt_ids: list[int], n_ctx: int) -> int:
+def _n_keep(n_keep: int, prompt_ids: list[int], n_ctx: int) -> int:
     """-1 keeps the prompt; more than the context holds cannot be kept."""
     if n_keep == -1:
         return len(prompt_ids)
-    return min(n_keep or 0, n_ctx - 1)
+    return min(n_keep, n_ctx - 1)
 
 
 def grammar_of(served: Served, body: GenerationFields) -> Any:

@@ -37,6 +37,7 @@ class ServeSettings:
     slot_save_path: str | None = None
     cache_prompt: bool = True
     n_predict: int = -1
+    n_keep: int = 0
     prefill_assistant: bool = True
     request_templates: bool = False
     template_kwargs: dict[str, object] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         check_range("port", self.port, 0, 65535, "0 takes a free one")
+        check_range("keep", self.n_keep, -1, None, "-1 keeps the whole prompt")
         check_range("timeout", self.timeout_s, 1, None, "it is in seconds")
         check_range("drain-timeout", self.drain_timeout_s, 0, None, "it is in seconds; 0 does not wait")
         check_range("max-body", self.max_body_bytes, 1024, None, "it is in bytes")

@@ -24,7 +24,7 @@ def props_json(served: Served, settings: ServeSettings) -> dict[str, Any]:
         **sampling_settings(served.sampling),
         "max_tokens": settings.n_predict,
         "n_predict": settings.n_predict,
-        "n_keep": 0,
+        "n_keep": settings.n_keep,
         "n_discard": 0,
         "stream": Look().stream,
         "n_probs": 0,

@@ -41,10 +41,10 @@ def test_slots_and_names(model: str) -> None:
     with loaded(model, 2, ("a", "b")) as served:
         assert (served.n_slots, served.n_ctx, served.name) == (2, 256, "a")
         assert all(slot.n_ctx == 256 for slot in served.engine.slots())
-    kept = ContextParams(n_ctx=64, n_batch=48, n_ubatch=16, n_threads=1, type_k="q8_0", type_v="q4_0")
+    kept = ContextParams(n_ctx=64, n_batch=48, n_ubatch=16, n_threads=1, type_k="bf16", type_v="f32")
     with loaded(model, context=kept, overrides=("llama.context_length=int:128",)) as served:
         assert (served.n_ctx, served.ctx.n_ubatch, served.ctx.n_threads) == (64, 16, 1)
-        assert (served.ctx.params.type_k, served.ctx.params.type_v) == ("q8_0", "q4_0")
+        assert (served.ctx.params.type_k, served.ctx.params.type_v) == ("bf16", "f32")
         assert served.model.config.n_ctx_train == 128
 
 
