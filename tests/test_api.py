@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,38 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
             generate(ctx, "text")
         numbers = generate(ctx, [1, 2, 3], n_predict=4, sampling=GREEDY)
         assert (numbers.text(), len(numbers.ids)) == ("", 4)
+
+
+def test_contexts_of_one_model_decode_at_the_same_time(model: Model) -> None:
+    def answer(prompt: str) -> list[int]:
+        with Context(model, ContextParams(n_ctx=128, n_threads=1)) as ctx:
+            generation = generate(ctx, prompt, n_predict=24, sampling=GREEDY)
+            generation.text()
+            return generation.ids
+
+    prompts = ["Some text", "Other words", "A third one"]
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(answer, prompts)) == [answer(prompt) for prompt in prompts]
+
+
+def test_a_second_thread_is_refused(model: Model) -> None:
+    with Context(model, ContextParams(n_ctx=64)) as ctx, ThreadPoolExecutor(1) as other:
+        refused: list[BaseException | None] = []
+
+        def ask() -> bool:
+            """Called within the first thread's generation, but not while it decodes."""
+            seq = ctx.new_sequence()
+            with ctx.alone():
+                refused.append(other.submit(ctx.decode, [llmkit.Segment(seq, [1], "last")]).exception())
+            return True
+
+        generate(ctx, "x", interrupted=ask).text()
+        assert isinstance(refused[0], UsageError)
+
+
+def test_without_a_name_the_default_is_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMKIT_MODEL", str(folder / "model.gguf"))
+    assert Model.open().gguf.path == folder / "model.gguf"
 
 
 def test_logits_are_those_of_the_engine(model: Model) -> None:
