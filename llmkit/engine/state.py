@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -116,8 +117,10 @@ def load_state(
         beside = _check_room(ctx, snapshot, wanted, info)
         file.verify(ctx.n_threads)
         _attach(ctx, blocks, snapshot, list(wanted.values()), beside)
-        logits = {seq.id: file.logits(i) for i, seq in enumerate(file.header.sequences) if seq.id in wanted}
-    return state_info(file.header, os.fspath(path), {i: row for i, row in logits.items() if row is not None})
+        rows = {seq.id: file.logits(i) for i, seq in enumerate(file.header.sequences) if seq.id in wanted}
+    if not file.header.n_with_logits:
+        return info
+    return replace(info, sequences=tuple(replace(seq, logits=rows.get(seq.id)) for seq in info.sequences))
 
 
 def _wanted(ctx: Context, info: StateInfo, into: Handle | Mapping[int, Handle] | None) -> dict[int, Handle]:

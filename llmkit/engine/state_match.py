@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from llmkit.engine.context import Context
 from llmkit.engine.state_info import Said, StateInfo
@@ -26,8 +27,17 @@ from llmkit.simd.target import NUMERICS_ID
 LAYOUT = 1  # how keys and values lie in a block: docs/state-format.md. Another number for every change.
 
 
+_described: WeakKeyDictionary[Context, dict[str, Any]] = WeakKeyDictionary()
+
+
 def describe(ctx: Context, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What the file says about where it comes from."""
+    """What the file says about where it comes from. Of a context it is put together once."""
+    if ctx not in _described:
+        _described[ctx] = _description(ctx)
+    return {**_described[ctx], "metadata": {clean(name): clean(text) for name, text in metadata.items()}}
+
+
+def _description(ctx: Context) -> dict[str, Any]:
     model, layout = ctx.model, ctx.kv.layout
     return {
         "model": {
@@ -55,7 +65,6 @@ def describe(ctx: Context, metadata: Mapping[str, str]) -> dict[str, Any]:
             "n_ctx": ctx.n_ctx,
             "swa_full": ctx.params.swa_full,
         },
-        "metadata": {clean(name): clean(text) for name, text in metadata.items()},
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -178,19 +178,15 @@ class StateFile:
         """
         data = self.data
         will_need(data)
-        checks: list[Callable[[], None]] = [
-            lambda k=k, i=i, block=block: self._check_block(k, i, block)  # type: ignore[misc]
-            for k in range(len(self.header.kinds)) for i, block in enumerate(self.stored(k))
-        ]  # fmt: skip
+        blocks = [(k, i, block) for k in range(len(self.header.kinds)) for i, block in enumerate(self.stored(k))]
         try:
             self._check_gaps()
             if n_threads > 1 and data.size >= _PARALLEL:
                 with ThreadPoolExecutor(n_threads) as pool:
-                    for result in [pool.submit(check) for check in checks]:
-                        result.result()
+                    list(pool.map(lambda block: self._check_block(*block), blocks))
             else:
-                for check in checks:
-                    check()
+                for block in blocks:
+                    self._check_block(*block)
             for i in range(len(self.header.sequences)):
                 self.logits(i)
         finally:
