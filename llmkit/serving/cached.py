@@ -33,7 +33,7 @@ def _prefix_json(entry: Any) -> dict[str, Any]:
         "bytes": entry.bytes,
         "n_sharers": entry.n_sharers,
         "hits": entry.hits,
-        "idle_s": max(0.0, time.monotonic() - entry.last_use),
+        "idle_s": max(0.0, time.time() - entry.last_use),
         "pinned": entry.pinned,
         "priority": entry.priority,
     }

@@ -1,69 +1,66 @@
-"""What goes through the engine in a soak: sessions of several turns over one system prompt, and requests of all kinds.
+"""What goes through a server in a soak: sessions of several turns over one system prompt, and requests of all kinds.
 
-Owns who asks for what, how many at once, and what came of it. Knows nothing of how it is judged.
+Owns who asks for what, how many at once, and what came of it. Knows neither where it is computed nor how it is judged.
 """
 
 from __future__ import annotations
 
-import queue
+import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
-from llmkit.engine.engine_thread import EngineThread
-from llmkit.engine.requests import CompletionRequest, Event, Failed, Finished, RequestHandle, Started, TokenEvent
-from llmkit.params import GenerateParams, SamplingParams
-
-GREEDY = SamplingParams(temp=0)
 WAIT_S = 600.0
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process has, in MB (Linux)."""
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @dataclass
 class Asked:
-    """A request and what its client was told."""
+    """A request, and what came of it: tokens with their log-probabilities; outcome: finished, cancelled, or a fault."""
 
     prompt: list[int]
     n_predict: int
     tokens: list[tuple[int, float]] = field(default_factory=list)
-    end: Finished | Failed | None = None
-    slots: int = 0
+    outcome: str = ""
 
     @property
     def ids(self) -> list[int]:
         return [token for token, _ in self.tokens]
 
 
-class Clients:
-    """Puts requests to the engine and waits for their ends; `over` gives one as it ends."""
+class Clients(Protocol):
+    """Clients of one server, and what can be asked about it."""
 
-    def __init__(self, engine: EngineThread) -> None:
-        self._engine = engine
-        self._ended = queue.SimpleQueue[Asked]()
-        self.n_open = 0
+    n_vocab: int
+    n_open: int
+    eog_ids: frozenset[int]  # that are never chosen
 
-    def ask(self, asked: Asked, **options: object) -> RequestHandle:
-        """Hands a request in."""
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, TokenEvent):
-                assert event.logprobs is not None
-                asked.tokens.append((event.id, event.logprobs.chosen.logprob))
-            elif isinstance(event, Started):
-                asked.slots += 1
-            elif isinstance(event, Finished | Failed):
-                asked.end = event
-                self._ended.put(asked)
-
-        params = GenerateParams(asked.n_predict, n_logprobs=0)
-        self.n_open += 1
-        return self._engine.submit(CompletionRequest(asked.prompt, params, GREEDY, **options), on_event)  # type: ignore[arg-type]
+    def ask(self, asked: Asked, key: int = 0, cached: bool = True) -> Callable[[], None]:
+        """Hands a request in; gives what cancels it."""
+        ...
 
     def over(self) -> Asked:
         """The next that ends."""
-        asked = self._ended.get(timeout=WAIT_S)
-        self.n_open -= 1
-        return asked
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """tokens_asked, tokens_hit, n_evicted, n_parked, n_cancelled: since the start."""
+        ...
+
+    def held_mb(self) -> float:
+        """Memory of the server's process but for the cells, which are bounded from the start."""
+        ...
+
+    def lost(self) -> int:
+        """Blocks that nobody gives back when all is through and the cache is empty, and slots that are busy."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,29 +74,27 @@ class Sessions:
     n_answer: int = 24
 
 
-def run_sessions(engine: EngineThread, load: Sessions, draw: random.Random, n_at_once: int) -> list[Asked]:
+def run_sessions(clients: Clients, load: Sessions, draw: random.Random, n_at_once: int) -> list[Asked]:
     """All turns of all sessions in a random order, a session's own in theirs; as they ended."""
-    n_vocab = engine.ctx.model.config.n_vocab
-    system = [draw.randrange(3, n_vocab) for _ in range(load.n_system)]
+    system = _text(clients, draw, load.n_system)
     texts = [list(system) for _ in range(load.n_sessions)]
     left = dict.fromkeys(range(load.n_sessions), load.n_turns)
-    clients, asked_by, done = Clients(engine), dict[int, int](), list[Asked]()
+    asked_by, done = dict[int, tuple[int, int]](), list[Asked]()
     while left or clients.n_open:
         while left and clients.n_open < n_at_once:
             i = draw.randrange(load.n_sessions)
             if i not in left:
                 continue
-            turns = left.pop(i)
-            texts[i] += [draw.randrange(3, n_vocab) for _ in range(draw.randint(*load.n_user))]
+            texts[i] += _text(clients, draw, draw.randint(*load.n_user))
             asked = Asked(list(texts[i]), load.n_answer)
-            asked_by[id(asked)] = i * load.n_turns + turns - 1
+            asked_by[id(asked)] = i, left.pop(i) - 1
             clients.ask(asked)
         asked = clients.over()
         done.append(asked)
-        i, turns = divmod(asked_by.pop(id(asked)), load.n_turns)
+        i, n_turns = asked_by.pop(id(asked))
         texts[i] += asked.ids
-        if turns:
-            left[i] = turns
+        if n_turns:
+            left[i] = n_turns
     return done
 
 
@@ -115,28 +110,24 @@ def unbounded_hits(done: list[Asked], load: Sessions) -> int:
 
 
 def run_random(
-    engine: EngineThread, n_requests: int, draw: random.Random, n_at_once: int, watch: Callable[[int], None]
+    clients: Clients, n_requests: int, draw: random.Random, n_at_once: int, watch: Callable[[int], None]
 ) -> list[Asked]:
-    """Requests of all kinds: alike and not, of several keys, with continuations, cancelled at any moment.
+    """Requests of all kinds: alike and not, of several keys, cached and not, cancelled at any moment.
 
-    Those that came to their end and are to be checked are returned; `watch` is called with the number that is through.
+    One in fifty is given back, to be checked; `watch` is called with the number that is through.
     """
-    n_vocab = engine.ctx.model.config.n_vocab
-    texts = [[draw.randrange(3, n_vocab) for _ in range(draw.choice((20, 100, 300)))] for _ in range(20)]
-    clients, live, kept = Clients(engine), dict[int, tuple[RequestHandle, Asked]](), list[Asked]()
+    texts = [_text(clients, draw, draw.choice((20, 100, 300))) for _ in range(20)]
+    live, kept = dict[int, Callable[[], None]](), list[Asked]()
     n_asked = n_over = 0
     while n_over < n_requests:
         while n_asked < n_requests and clients.n_open < n_at_once:
             text = draw.choice(texts)
-            prompt = text[: draw.randint(1, len(text))] + [
-                draw.randrange(3, n_vocab) for _ in range(draw.randint(0, 40))
-            ]
+            prompt = text[: draw.randint(1, len(text))] + _text(clients, draw, draw.randint(0, 40))
             asked = Asked(prompt, draw.choice((0, 1, 4, 16, 64)))
-            options = {"namespace": draw.choice(("public", "key x", "key y")), "cache_prompt": draw.random() < 0.9}
-            live[id(asked)] = clients.ask(asked, **options), asked
+            live[id(asked)] = clients.ask(asked, draw.randrange(3), draw.random() < 0.9)
             n_asked += 1
-        if draw.random() < 0.2 and live:
-            engine.cancel(draw.choice(list(live.values()))[0])
+        if draw.random() < 0.2:
+            draw.choice(list(live.values()))()
         if draw.random() < 0.05:
             time.sleep(draw.random() * 0.002)
         asked = clients.over()
@@ -146,3 +137,7 @@ def run_random(
         if draw.random() < 0.02:
             kept.append(asked)
     return kept
+
+
+def _text(clients: Clients, draw: random.Random, n: int) -> list[int]:
+    return [draw.randrange(3, clients.n_vocab) for _ in range(n)]

@@ -23,17 +23,20 @@ def test_a_small_soak_keeps_its_bounds(model: Path, capsys: pytest.CaptureFixtur
     assert soak.main([str(model), "--json", *(f"--{name}={value}" for name, value in options.items())]) == 0
     out = json.loads(capsys.readouterr().out)
     assert (out["sessions"]["n_answers"], out["sessions"]["n_checked"]) == (24, 24)
-    assert (out["random"]["n_requests"], out["lost_blocks"]) == (60, 0)
+    assert (out["random"]["n_requests"], out["lost"]) == (60, 0)
     assert all(out["bounds"].values())
 
 
-def test_a_wrong_bit_is_counted(model: Path) -> None:
+def test_what_is_wrong_is_counted(model: Path) -> None:
     with Context(load_model(model), ContextParams(64)) as ctx:
-        asked = Asked([5, 6, 7], 3)
-        asked.tokens = [(0, 0.0)] * 3
-        asked.tokens = soak.alone(ctx, asked)
-        assert soak.alone(ctx, asked) == asked.tokens
-        assert soak.count_wrong(ctx, [asked]) == 1, "it has no end"
+        reference = soak.Reference(ctx)
+        asked = Asked([5, 6, 7], 3, [(0, 0.0)] * 3, "finished")
+        assert reference.count_wrong([asked]) == 1, "other tokens"
+        asked.tokens = reference.tokens(asked)
+        assert reference.count_wrong([asked]) == 0
+        assert reference.count_wrong([Asked([5, 6, 7], 3, asked.tokens[:2], "cancelled")]) == 0
+        assert reference.count_wrong([Asked([5, 6, 7], 3, asked.tokens[:2], "finished")]) == 1, "too few"
+        assert reference.count_wrong([Asked([5, 6, 7], 3, asked.tokens, "failed: 500")]) == 1
 
 
 def test_what_a_cache_without_bounds_finds() -> None:
