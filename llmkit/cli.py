@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from llmkit import report
 from llmkit.errors import LlmkitError, UsageError
 from llmkit.shell import signals
+from llmkit.shell.groups import GROUPS, words
 
 if TYPE_CHECKING:
     from llmkit.shell.command import BuiltCommand
@@ -54,6 +55,13 @@ COMMANDS: dict[str, Command] = {
             "batched_bench_cli",
             "Measure the speed of many sequences at once.",
         ),
+        Command("state-save", "llmkit.tools.state", "save_cli", "Compute a prompt once and save its state."),
+        Command("state-load", "llmkit.tools.state", "load_cli", "Go on from a saved state."),
+        Command("state-info", "llmkit.tools.state_files", "info_cli", "Show what a state file says of itself."),
+        Command("state-verify", "llmkit.tools.state_files", "verify_cli", "Compare the checksums of state files."),
+        Command("state-diff", "llmkit.tools.state_files", "diff_cli", "Compare two state files."),
+        Command("state-ls", "llmkit.tools.state_files", "ls_cli", "List the state files in a folder."),
+        Command("state-convert", "llmkit.tools.state_convert", "convert_cli", "Convert states to or from llama.cpp."),
         Command(
             "save-load-state",
             "llmkit.tools.save_load_state",
@@ -111,6 +119,10 @@ def _dispatch(args: list[str]) -> int:
         from llmkit.shell.completion import script_or_install
 
         return script_or_install(first, args[1:])
+    if first in GROUPS:
+        first, args = _in_group(first, args)
+        if not first:
+            return 0
     if first not in COMMANDS:
         kind = "option" if first.startswith("-") else "command"
         close = get_close_matches(first, COMMANDS, n=1)
@@ -119,9 +131,26 @@ def _dispatch(args: list[str]) -> int:
     return _run(COMMANDS[first], args[1:])
 
 
+def _in_group(group: str, args: list[str]) -> tuple[str, list[str]]:
+    """The command that two words mean, and all words with these two as one; no command, when the group was shown."""
+    inside = [command for command in COMMANDS.values() if command.name.startswith(f"{group}-")]
+    second = args[1] if len(args) > 1 else ""
+    if second in ("-h", "--help"):
+        lines = [f"  {words(command.name)}  {command.help}" for command in inside]
+        report.result("\n".join([f"Usage: llmkit {group} COMMAND [OPTIONS]", "", "Commands:", *lines]))
+        return "", args
+    names = [command.name.removeprefix(f"{group}-") for command in inside]
+    if second not in names:
+        close = get_close_matches(second, names, n=1)
+        hint = f"did you mean `llmkit {group} {close[0]}`? " if close else ""
+        what = f"no command {second!r} in `llmkit {group}`" if second else f"`llmkit {group}` needs a command"
+        raise UsageError(f"there is {what}" if second else what, f"{hint}there are {', '.join(names)}")
+    return f"{group}-{second}", [f"{group}-{second}", *args[2:]]
+
+
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {command.name:<{width}}  {command.help}" for command in COMMANDS.values()]
+    lines = [f"  {words(command.name):<{width}}  {command.help}" for command in COMMANDS.values()]
     return "\n".join(
         [
             "Usage: llmkit COMMAND [OPTIONS]",

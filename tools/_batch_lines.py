@@ -43,7 +43,9 @@ def answer_lines(request: "Request", make: MakeGeneration) -> int:
     from llmkit.engine.timings import Timings
 
     from ._engine import open_engine
+    from ._kept_state import KeptState, check_lines
 
+    check_lines(request.kept)
     template, lines, timings = _template(request), _stdin(), Timings()
     context = replace(request.context, n_seq_max=request.n_parallel + 1)
     with open_engine(request.model, context, timings, needs_text=True, overrides=request.overrides) as engine:
@@ -54,10 +56,12 @@ def answer_lines(request: "Request", make: MakeGeneration) -> int:
         grammar: TextGrammar | None = None
         if request.grammar is not None:
             grammar = request.grammar.compile(engine.tokenizer, engine.model.config.n_vocab)
+        kept = KeptState(request.kept, engine, request.n_parallel)
+        kept.load()
         timings.kernels_s += engine.ctx.warm_up()
         with Interruption() as interruption:
             source = LineInput(lines, as_json=request.as_json, interrupted=interruption)
-            prompts = LinePrompts(source, engine, request, make, timings, grammar, *template)
+            prompts = LinePrompts(source, engine, request, make, timings, grammar, *template, past=kept.past)
             return _answer(engine, request, prompts, interruption, timings)
 
 
@@ -72,7 +76,7 @@ def _answer(
     n_rows = min(request.context.n_batch, request.context.n_ubatch)
     for answer in LineBatch(
         engine.ctx, prompts, request.n_parallel, n_rows, N_AHEAD, request.n_parallel,
-        engine.tokenizer.encode(prompts.before), interrupted, timings,
+        prompts.encode(prompts.before), interrupted, timings,
     ):  # fmt: skip
         view.add(answer)
     return _end(view, timings, time.perf_counter() - began, interrupted=interrupted())
@@ -115,7 +119,8 @@ def split_template(template: str | None) -> tuple[str, str]:
 
 @dataclass
 class LinePrompts:
-    """Turns lines into generations, for the engine; `questions` holds those that are not answered yet, by number."""
+    """Turns lines into generations, for the engine; `questions` holds those that are not answered yet, by number;
+    `past` the tokens of a state that each line comes behind."""
 
     lines: LineInput
     engine: "Engine"
@@ -125,6 +130,7 @@ class LinePrompts:
     grammar: "TextGrammar | None"
     before: str
     behind: str
+    past: list[int] = field(default_factory=list)
     questions: dict[int, Question] = field(default_factory=dict)
     n_taken: int = 0
 
@@ -147,10 +153,14 @@ class LinePrompts:
         self.n_taken += 1
         return line.error if isinstance(line, BadLine) else lambda seq_id: self._generation(question, seq_id)
 
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text behind the state's, which are computed already."""
+        assert self.engine.tokenizer is not None
+        return self.past + self.engine.tokenizer.encode(text, add_special=not self.past)
+
     def _generation(self, question: Question, seq_id: int) -> "Generation":
-        request, tokenizer = self.request, self.engine.tokenizer
-        assert tokenizer is not None
-        ids = tokenizer.encode(self.before + question.text + self.behind)
+        request = self.request
+        ids = self.encode(self.before + question.text + self.behind)
         seed = question.seed if question.seed is not None else (self.seed + question.index) % MAX_SEED
         stops = replace(request.stops, stops=(*request.stops.stops, *question.stops))
         own = replace(request, sampling=replace(request.sampling, seed=seed), stops=stops)

@@ -202,6 +202,10 @@ def run_chat(request: "Request", chat: ChatOptions, make: Callable[[Engine], Mak
         )
         if system is not None:
             conversation.messages.append({"role": "system", "content": system})
+        from ._kept_state import KeptState
+
+        kept = KeptState(request.kept, engine)
+        kept.load()
         timings.kernels_s += engine.ctx.warm_up()
         talk = Chat(
             conversation, engine.model.name, request, make(engine), _reader(chat, typed), prefill,
@@ -212,7 +216,10 @@ def run_chat(request: "Request", chat: ChatOptions, make: Callable[[Engine], Mak
             report.note(f"{engine.model.name}: /help lists commands, Ctrl-C stops an answer, Ctrl-D ends")
         if first is not None and typed and request.display_prompt and not chat.single_turn:
             report.stream(f"> {first}\n")
-        return _talk(talk, first)
+        try:
+            return _talk(talk, first)
+        finally:
+            kept.finish(talk.last.generation if talk.last else None)
 
 
 def _first_message(request: "Request", chat: ChatOptions) -> str | None:

@@ -4,6 +4,7 @@ Owns the formats of `llmkit run`. Knows nothing of how tokens are made. Text and
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from llmkit import report
@@ -77,18 +78,19 @@ View = TextView | IdsView | SilentView
 
 
 def json_result(
-    model: str, generation: Generation, tokens: list[GeneratedToken], pieces: Pieces | None
+    model: str, generation: Generation, tokens: list[GeneratedToken], pieces: Pieces | None, past: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The object that `--json` prints; `text` is null for a model without a tokenizer, `logprobs` if not asked for."""
+    """The object that `--json` prints; `text` is null for a model without a tokenizer, `logprobs` if not asked for.
+    past: what was computed before the prompt."""
     text = "".join(token.text for token in tokens) + generation.tail
     return {
         "model": model,
-        "prompt_ids": list(generation.prompt_ids),
+        "prompt_ids": [*past, *generation.prompt_ids],
         "ids": generation.ids,
         "text": None if pieces is None else text,
         "stop_reason": generation.stop_reason,
         "stopping_word": generation.stopping_word,
-        "timings": generation.timings.to_json(),
+        "timings": {"cache_n": len(past)} | generation.timings.to_json(),
         "logprobs": None if generation.params.n_logprobs is None else [step_json(token, pieces) for token in tokens],
     }
 

@@ -28,11 +28,16 @@ def read_prompt(text: str | None, file: str | None, *, escape: bool) -> str:
         return plain_text(text, "-p", escape=escape)
     if file is not None and file != STDIN:
         return _decode(_read_file(file), file)
-    if file is None and (sys.stdin is None or sys.stdin.isatty()):
+    if file is None and nothing_piped():
         raise UsageError(
             "there is no prompt", "Give one with -p TEXT or -f FILE, or pipe it in; -f - reads the terminal."
         )
     return read_stdin()
+
+
+def nothing_piped() -> bool:
+    """Whether stdin is closed, or somebody's keyboard."""
+    return sys.stdin is None or sys.stdin.isatty()
 
 
 def plain_text(text: str, option: str, *, escape: bool) -> str:

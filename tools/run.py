@@ -3,6 +3,7 @@
 Owns the order of things: read the prompt, open the model, compute, show. Knows nothing of how tokens are made.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ._chat_options import ChatOptions, is_conversation, with_chat
 from ._engine import Engine, open_engine
 from ._grammar_options import GrammarText, with_grammar
 from ._sampling_options import StopTexts, with_sampling
+from ._state_options import StateOptions, with_state
 
 if TYPE_CHECKING:
     from llmkit.engine.generate import GeneratedToken, Generation
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ._chat import MakeGeneration
     from ._completion import View
+    from ._kept_state import KeptState
 
 EXIT_INTERRUPTED = 130
 
@@ -48,8 +51,10 @@ class Request:
     n_parallel: int = 1
     grammar: GrammarText | None = None
     batch_lines: bool = False
+    kept: StateOptions = field(default_factory=StateOptions)
 
 
+@with_state
 @with_grammar
 @with_chat
 @with_sampling
@@ -71,6 +76,7 @@ def run_cli(
     sampling: SamplingParams,
     stops: StopTexts,
     grammar: GrammarText | None,
+    kept: StateOptions,
     escape: options.EscapeOption = True,
     display_prompt: options.DisplayPromptOption = True,
     as_json: options.JsonOption = False,
@@ -87,7 +93,7 @@ def run_cli(
     )
     request = Request(
         model, prompt, file, ids, escape, n_predict, n_logprobs, context, sampling, stops, display_prompt, as_json,
-        overrides or [], n_parallel, grammar, batch_lines,
+        overrides or [], n_parallel, grammar, batch_lines, kept,
     )  # fmt: skip
     if batch_lines and (chat.conversation or chat.asked):
         raise UsageError(f"--batch-lines does not go with {chat.asked or '-cnv'}", "Write the template's text into -p.")
@@ -100,6 +106,9 @@ def run_cli(
 
 def _converse(request: Request, chat: ChatOptions) -> int:
     from ._chat import run_chat
+    from ._kept_state import check_conversation
+
+    check_conversation(request.kept)
 
     def make(engine: Engine) -> "MakeGeneration":
         grammar = _grammar(engine, request)
@@ -116,10 +125,13 @@ def run(request: Request) -> int:
         return answer_lines(request, _generation)
     from llmkit.engine.timings import Timings
 
+    from ._kept_state import KeptState, check_parallel
+
+    check_parallel(request.kept, request.n_parallel)
     # A chunk larger than a pass would be computed in passes all the same, and keep Ctrl-C waiting for them all.
     chunk = min(request.context.n_batch, request.context.n_ubatch)
     params = GenerateParams(request.n_predict, chunk, request.n_logprobs)
-    prompt = _read(request)
+    prompt = read_text_or_ids(request)
     timings = Timings()
     needs_text = request.ids is None or bool(request.stops.all) or request.grammar is not None
     with open_engine(
@@ -127,22 +139,27 @@ def run(request: Request) -> int:
     ) as engine:
         from llmkit.engine.generate import StopReason  # loads kernels: word of that goes before
 
-        generation = _prepare(engine, request, prompt, params, timings)
+        kept = KeptState(request.kept, engine)
+        kept.load()
+        generation = _prepare(engine, request, kept.ids(prompt), params, timings, kept.past)
         generations = [generation]
         if request.n_parallel > 1:
-            generations = _complete_many(engine, request, prompt, generation)
+            generations = _complete_many(engine, request, prompt, generation, kept)
         else:
-            tokens = _complete(engine, request, prompt, generation)
-            _show_end(engine, request, generation, tokens)
+            tokens = _complete(engine, request, prompt, generation, kept)
+            _show_end(engine, request, generation, tokens, kept.past)
+        kept.finish(generation)
     interrupted = StopReason.INTERRUPTED in [generation.stop_reason for generation in generations]
     return EXIT_INTERRUPTED if interrupted else 0
 
 
-def _read(request: Request) -> str | list[int]:
+def read_text_or_ids(request: Request) -> str | list[int]:
     """The prompt: a text, or ids."""
-    from ._prompt import parse_ids, read_prompt
+    from ._prompt import nothing_piped, parse_ids, read_prompt
 
     if request.ids is None:
+        if request.kept.state is not None and request.prompt is None and request.file is None and nothing_piped():
+            return ""  # goes on without more
         return read_prompt(request.prompt, request.file, escape=request.escape)
     if request.prompt is not None or request.file is not None:
         raise UsageError("there are two prompts, from --ids and from -p or -f", "Give one of them.")
@@ -150,14 +167,14 @@ def _read(request: Request) -> str | list[int]:
 
 
 def _prepare(
-    engine: Engine, request: Request, prompt: str | list[int], params: "GenerateParams", timings: "Timings"
+    engine: Engine, request: Request, ids: list[int], params: "GenerateParams", timings: "Timings", past: list[int]
 ) -> "Generation":
-    """Turns the prompt into ids, checks that they fit, and only then readies the kernels."""
+    """Checks that the prompt's ids fit behind the past, and only then readies the kernels."""
     from llmkit.engine.sampler import describe_chain
 
-    prompt_ids = _prompt_ids(engine, prompt)
+    prompt_ids = _prompt_ids(engine, ids)
     request.sampling.check_ids(engine.model.config.n_vocab)
-    generation = _generation(engine, request, prompt_ids, params, timings, grammar=_grammar(engine, request))
+    generation = _generation(engine, request, prompt_ids, params, timings, grammar=_grammar(engine, request), past=past)
     sampler = generation.sampler
     report.detail(f"prompt: {len(prompt_ids)} tokens: {','.join(map(str, prompt_ids))}")
     seed = "" if request.sampling.greedy else f", seed {sampler.seed}"
@@ -183,27 +200,27 @@ def _generation(
     timings: "Timings",
     number: int = 0,
     grammar: "TextGrammar | None" = None,
+    past: Sequence[int] = (),
 ) -> "Generation":
-    """Continuation number 0, 1 ... of the prompt, in the sequence with that id; `grammar` becomes its own."""
+    """Continuation number 0, 1 ... of the prompt, in the sequence with that id; `grammar` becomes its own. `past` are
+    tokens before the prompt that are computed already."""
     from llmkit.engine.completion import generate
 
-    return generate(
+    generation = generate(
         engine.ctx, prompt_ids, n_predict=params.n_predict, sampling=request.sampling, stop=request.stops.stops,
         reverse_prompt=request.stops.reverse_prompts, grammar=grammar, n_logprobs=params.n_logprobs,
         seq=engine.ctx.memory.sequence(number), n_batch=params.n_batch, timings=timings,
     )  # fmt: skip
+    generation.sampler.accept(past)
+    return generation
 
 
-def _prompt_ids(engine: Engine, prompt: str | list[int]) -> list[int]:
-    """The prompt's ids; those given are checked against the vocabulary. An empty text gives the begin token alone."""
-    if isinstance(prompt, list):
-        n_vocab = engine.model.config.n_vocab
-        for token in prompt:
-            if token >= n_vocab:
-                raise UsageError(f"--ids holds {token}, but the model's {n_vocab} tokens end at {n_vocab - 1}")
-        return prompt
-    assert engine.tokenizer is not None, "a text prompt needs a tokenizer, which open_engine made sure of"
-    ids = engine.tokenizer.encode(prompt)
+def _prompt_ids(engine: Engine, ids: list[int]) -> list[int]:
+    """The prompt's ids, checked against the vocabulary. (An empty text gives the begin token alone.)"""
+    n_vocab = engine.model.config.n_vocab
+    for token in ids:
+        if token >= n_vocab:
+            raise UsageError(f"--ids holds {token}, but the model's {n_vocab} tokens end at {n_vocab - 1}")
     if not ids:
         raise UsageError(
             "the prompt is empty, and this model has no token to begin a text with", "Give a text with -p."
@@ -212,24 +229,28 @@ def _prompt_ids(engine: Engine, prompt: str | list[int]) -> list[int]:
 
 
 def _complete(
-    engine: Engine, request: Request, prompt: str | list[int], generation: "Generation"
+    engine: Engine, request: Request, prompt: str | list[int], generation: "Generation", kept: "KeptState"
 ) -> "list[GeneratedToken]":
     """Generates, showing each token as it comes; Ctrl-C ends it after the current step."""
     from ._interrupt import Interruption
 
-    tokens = []
+    tokens: list[GeneratedToken] = []
     with Interruption() as interruption:
         generation.interrupted = interruption
         view = _view(engine, request, prompt)
         for token in generation:
             view.add(token)
+            if not tokens:
+                kept.prompt_done()
             tokens.append(token)
         view.end(generation.tail)
+    if not tokens and generation.stop_reason == "limit":  # -n 0
+        kept.prompt_done()
     return tokens
 
 
 def _complete_many(
-    engine: Engine, request: Request, prompt: str | list[int], first: "Generation"
+    engine: Engine, request: Request, prompt: str | list[int], first: "Generation", kept: "KeptState"
 ) -> "list[Generation]":
     """As many continuations as were asked for, with the seeds after the first one's; they are shown in order."""
     from llmkit.engine.batched import BatchedGeneration, seeds
@@ -241,7 +262,9 @@ def _complete_many(
     generations, grammar = [first], first.sampler.grammar
     for i, seed in enumerate(seeds(first.sampler.seed, request.n_parallel)[1:], 1):
         own = replace(request, sampling=replace(request.sampling, seed=seed))
-        generations.append(_generation(engine, own, prompt_ids, params, timings, i, grammar and grammar.clone()))
+        generations.append(
+            _generation(engine, own, prompt_ids, params, timings, i, grammar and grammar.clone(), kept.past)
+        )
     text = prompt if isinstance(prompt, str) else engine.tokenizer.decode(prompt) if engine.tokenizer else ""
     text = text if engine.tokenizer else ",".join(map(str, prompt_ids))
     report.note(f"generating {request.n_parallel} sequences ...")
@@ -250,7 +273,9 @@ def _complete_many(
         view = SequencesView(generations, text if request.display_prompt else "", not request.as_json)
         if engine.tokenizer is None:
             view.spell = spell_id
-        for which, token in BatchedGeneration(engine.ctx, generations):
+        for number, (which, token) in enumerate(BatchedGeneration(engine.ctx, generations)):
+            if number == 0:
+                kept.prompt_done()
             view.add(which, token)
         view.end()
     if request.as_json:
@@ -278,12 +303,14 @@ def _view(engine: Engine, request: Request, prompt: str | list[int]) -> "View":
     return TextView(prompt if request.display_prompt else "")
 
 
-def _show_end(engine: Engine, request: Request, generation: "Generation", tokens: "list[GeneratedToken]") -> None:
+def _show_end(
+    engine: Engine, request: Request, generation: "Generation", tokens: "list[GeneratedToken]", past: list[int]
+) -> None:
     """What comes when the text has ended: JSON on stdout, the rest on stderr."""
     from ._completion import json_result, logprob_lines
 
     if request.as_json:
-        report.result_json(json_result(engine.model.name, generation, tokens, engine.tokenizer))
+        report.result_json(json_result(engine.model.name, generation, tokens, engine.tokenizer, past))
     elif request.n_logprobs is not None:
         for line in logprob_lines(tokens, engine.tokenizer):
             report.note(line)

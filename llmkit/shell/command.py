@@ -19,6 +19,7 @@ from llmkit.shell.arguments import CommandLine, Reader
 from llmkit.shell.coercion import use_plain_coercion
 from llmkit.shell.common import add_common, choose_model, set_manners
 from llmkit.shell.config_file import ConfigFile, read_config
+from llmkit.shell.groups import words
 from llmkit.shell.llama_flags import CommandFlags
 from llmkit.shell.settings import NOT_OPTIONS, PREFIX, Setting, find_settings, long_name, variables
 
@@ -50,7 +51,7 @@ class BuiltCommand:
     def context(self) -> "Context":
         """What Typer needs to describe the command."""
         parser = self.parser
-        return parser.context_class(parser, info_name=f"llmkit {self.name}", **parser.context_settings)
+        return parser.context_class(parser, info_name=f"llmkit {words(self.name)}", **parser.context_settings)
 
 
 Build = Callable[[str], BuiltCommand]
@@ -112,7 +113,7 @@ def _open_log(line: CommandLine, settings: Mapping[str, Setting]) -> None:
 
 def _parse(command: BuiltCommand, line: CommandLine, settings: Mapping[str, Setting]) -> "Context":
     """The values of all options and arguments, of the right types, and where they come from."""
-    name = f"llmkit {command.name}"
+    name = f"llmkit {words(command.name)}"
     defaults = {key: setting.value for key, setting in settings.items()}
     try:
         return command.parser.make_context(name, list(line.args), default_map=defaults)

@@ -17,6 +17,8 @@ EVERY_TOOL = "all"
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "run": ("completion", "cli", "batched"),
+    "state-load": ("completion", "cli", "batched"),
+    "state-save": ("completion",),
     "serve": ("server",),
     "bench": ("bench",),
     "batched-bench": ("batched-bench",),

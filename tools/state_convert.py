@@ -1,0 +1,126 @@
+"""`llmkit state convert`: between llmkit's state files and llama.cpp's sequence and session files.
+
+Owns the options and which reader and writer meet. The formats are llmkit/engine/state.py's and llama_state.py's.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmkit import report
+from llmkit.errors import UsageError
+from llmkit.params import ContextParams
+
+from . import _options as options
+from ._engine import open_engine
+
+if TYPE_CHECKING:
+    from llmkit.engine.context import Context
+    from llmkit.engine.state_info import StateInfo
+
+LLAMA_MAGICS = {b"qsgg": "ggsq", b"nsgg": "ggsn"}
+_HEADER_TOKENS = 1 << 20
+
+
+class Format(StrEnum):
+    """llmkit's own; llama.cpp's sequence file (a server's slot); llama.cpp's session file (a prompt cache)."""
+
+    LLMKIT = "llmkit"
+    GGSQ = "ggsq"
+    GGSN = "ggsn"
+
+
+def convert_cli(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A file of any of the formats.", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
+    to: Annotated[
+        Format,
+        typer.Option("--to", metavar="FORMAT", help="llmkit, ggsq (llama.cpp's slots) or ggsn (its prompt caches)."),
+    ] = Format.LLMKIT,
+    model: options.ModelOption = None,
+    seq_id: Annotated[
+        int | None, typer.Option("--seq", metavar="ID", help="The sequence to take, where IN holds several.")
+    ] = None,
+    n_ctx: options.CtxSizeOption = 0,
+    type_k: options.TypeKOption = "f16",
+    type_v: options.TypeVOption = "f16",
+    swa_full: options.SwaFullOption = False,
+    overrides: options.OverrideOption = None,
+    compress: Annotated[bool, typer.Option("--compress", help="llmkit's: smaller, but copied on loading.")] = False,
+) -> int:
+    """Convert a state of one sequence to another format; the model tells how its keys and values lie.
+
+    What llama.cpp computed goes on near to what it would have said, not bit for bit: its file becomes a state with the
+    note `from=llama.cpp`.
+    """
+    if compress and to != Format.LLMKIT:
+        raise UsageError(f"--compress is for llmkit's own files, not for {to}")
+    if target.exists() and source.resolve() == target.resolve():
+        raise UsageError("the two files are the same", "Give another name for the result.")
+    kind = _kind_of(source)
+    info = _info(source) if kind == Format.LLMKIT else None
+    if info is not None:
+        type_k, type_v = info.type_k, info.type_v  # as the file has them
+    context = ContextParams(n_ctx or _n_ctx(info), type_k=type_k, type_v=type_v, swa_full=swa_full)
+    from llmkit.engine.timings import Timings
+
+    with open_engine(model, context, Timings(), needs_text=False, overrides=overrides or []) as engine:
+        after, note = _read(engine.ctx, source, kind, seq_id)
+        n_bytes = _write(engine.ctx, target, to, after, note, compress)
+        n_tokens = engine.ctx.memory.sequence(0).n_tokens
+    report.note(f"{source} ({kind}) to {target} ({to}): {n_tokens} tokens, {n_bytes / 1e6:.1f} MB")
+    return 0
+
+
+def _kind_of(source: Path) -> Format:
+    import os
+
+    from llmkit.files.state_file import open_regular
+
+    descriptor = open_regular(source, str(source))
+    try:
+        magic = os.read(descriptor, 4)
+    finally:
+        os.close(descriptor)
+    return Format(LLAMA_MAGICS.get(magic, Format.LLMKIT))
+
+
+def _info(source: Path) -> "StateInfo":
+    from llmkit.engine.state_info import read_state_info
+
+    return read_state_info(source)
+
+
+def _n_ctx(info: "StateInfo | None") -> int:
+    return 0 if info is None else info.n_ctx
+
+
+def _read(ctx: "Context", source: Path, kind: Format, seq_id: int | None) -> tuple[list[int], dict[str, str]]:
+    """Loads into sequence 0; tokens that the file names behind what is computed, and what is to be noted."""
+    seq = ctx.memory.sequence(0)
+    if kind == Format.LLMKIT:
+        from llmkit.engine.state import load_state
+
+        info = load_state(ctx, source, seq if seq_id is None else {seq_id: seq})
+        return [], dict(info.metadata)
+    from llmkit.engine.llama_state import read_llama
+
+    after = read_llama(ctx, source, seq, seq_id=seq_id)
+    return after, {"from": "llama.cpp", **({"tokens_after": ",".join(map(str, after))} if after else {})}
+
+
+def _write(ctx: "Context", target: Path, to: Format, after: list[int], note: dict[str, str], compress: bool) -> int:
+    """The size of what was written."""
+    seq = ctx.memory.sequence(0)
+    if to == Format.LLMKIT:
+        from llmkit.engine.state import save_state
+
+        info = save_state(ctx, target, seq, metadata=note, compress=compress)
+        if info.compressed:
+            report.note("it is compressed: loading copies it instead of mapping it")
+        return info.n_bytes
+    from llmkit.engine.llama_state import write_llama
+
+    return write_llama(ctx, target, seq, session=to == Format.GGSN, tokens_after=after)
