@@ -54,7 +54,7 @@ def test_help_lists_every_command() -> None:
     done = llmkit("--help")
     assert (done.returncode, done.stderr) == (0, "")
     for command in cli.COMMANDS.values():
-        assert f"  {command.name} " in done.stdout
+        assert f"  {words(command.name)} " in done.stdout
         assert command.help in done.stdout
 
 
@@ -76,6 +76,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
 import json, sys
 from llmkit.cli import main
+from llmkit.shell.groups import words
 code = main({arguments!r})
 print(json.dumps([code, sorted({{name.partition(".")[0] for name in sys.modules}})]), file=sys.stderr)
 """
