@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from llmkit import __version__, cli
+from llmkit.shell.groups import words
 from tests.fake_command import FAKE
 from tests.paths import REPO_ROOT
 
