@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from llmkit.tokenizer.chat_template_names import BUILT_IN
 
 DEFAULT = "chatml"
 MAX_WALL_S = 30.0
-"""For a machine so busy that a template does not get its three seconds of computing."""
+"""For a machine so busy that a template does not get its seconds of computing."""
 
 _KEY = "tokenizer.chat_template"
 _PROGRAM = Path(__file__).with_name("chat_template_process.py")
@@ -197,17 +198,20 @@ def _token_text(gguf: GgufFile, name: str) -> str:
 
 
 class _Renderer:
-    """The process, while it lives."""
+    """The process, while it lives. ChatTemplateError if it cannot be started."""
 
     def __init__(self) -> None:
         # A session of its own: Ctrl-C at the terminal is not for it. -P: modules are not looked for beside the file.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(_PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ChatTemplateError(f"the process that renders chat templates does not start: {error}") from error
 
     @property
     def lives(self) -> bool:
@@ -215,13 +219,12 @@ class _Renderer:
         return self._process.poll() is None
 
     def ask(self, request: bytes) -> bytes:
-        """The line that answers this line; empty, and the process ended, if none comes."""
+        """The line that answers this line. ChatTemplateError, and the process is ended, if none comes."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(request)
-            self._process.stdin.flush()
-            return self._read_line()
-        except BrokenPipeError:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(request)
+                self._process.stdin.flush()
             return self._read_line()
         except BaseException:
             self.close()
@@ -232,12 +235,22 @@ class _Renderer:
         descriptor, line, end = self._process.stdout.fileno(), bytearray(), time.monotonic() + MAX_WALL_S
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
-            piece = os.read(descriptor, 1 << 16) if ready else b""
+            if not ready:
+                raise ChatTemplateError(f"the chat template takes longer than {MAX_WALL_S:g} s", _HINT)
+            piece = os.read(descriptor, 1 << 16)
             if not piece:
-                self.close()
-                return b""
+                raise self._why_it_ended()
             line += piece
         return bytes(line)
+
+    def _why_it_ended(self) -> ChatTemplateError:
+        code = self._process.wait()
+        if code >= 0:  # it could not even begin: no Jinja2, perhaps
+            return ChatTemplateError(
+                f"the process that renders chat templates ended with {code}",
+                f"`{sys.executable} {_PROGRAM} < /dev/null` shows why.",
+            )
+        return ChatTemplateError("the chat template takes too long or too much memory, and was ended", _HINT)
 
     def close(self) -> None:
         """Ends the process."""
@@ -245,10 +258,8 @@ class _Renderer:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(OSError):  # what was written last has no reader any more
                     pipe.close()
-                except OSError:  # what was written last has no reader any more
-                    continue
 
 
 _lock = threading.Lock()
@@ -269,14 +280,11 @@ def _ask(request: dict[str, Any]) -> str:
             _renderers.pop().close()
         if not _renderers:
             _renderers.append(_Renderer())
-        reply = b""
         try:
             reply = _renderers[-1].ask(line)
-        finally:
-            if not reply:
-                _renderers.clear()
-    if not reply:
-        raise ChatTemplateError("the chat template takes too long or too much memory, and was ended", _HINT)
+        except BaseException:
+            _renderers.clear()
+            raise
     found: dict[str, str] = json.loads(reply)
     if "ok" in found:
         return found["ok"]

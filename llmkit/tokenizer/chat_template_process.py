@@ -24,7 +24,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_MEMORY = 1 << 29
-MAX_CPU_S = 2
+MAX_CPU_S = 1
 MAX_CHARACTERS = 1 << 24
 """Of one rendered text. A context of a million tokens holds a third of that."""
 
@@ -156,7 +156,9 @@ def _limit_memory() -> None:
 
 
 def _allow_cpu() -> None:
-    """The kernel ends this process once it has computed for so many seconds from now."""
+    """The kernel ends this process once it has computed for so long from now: one to two seconds, as it counts whole
+    ones.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime) + MAX_CPU_S
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)

@@ -5,6 +5,7 @@ llama_chat_apply_template (build 11434) makes of four conversations with each of
 """
 
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -298,6 +299,37 @@ def test_a_process_that_died_is_started_anew() -> None:
     chat_template._renderers[0]._process.kill()
     chat_template._renderers[0]._process.wait()
     assert render("2") == "2"
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [("import nosuchmodule", "ended with 1"), ("import time; time.sleep(60)", "longer than 0.5 s")],
+)
+def test_a_process_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, message: str
+) -> None:
+    chat_template._end()
+    (tmp_path / "program.py").write_text(program)
+    monkeypatch.setattr(chat_template, "_PROGRAM", tmp_path / "program.py")
+    monkeypatch.setattr(chat_template, "MAX_WALL_S", 0.5 if "sleep" in program else 30.0)
+    with pytest.raises(ChatTemplateError, match=message):
+        render("1")
+    assert not chat_template._renderers
+    monkeypatch.undo()
+    assert render("1") == "1"
+
+
+def test_an_interpreter_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat_template._end()
+    monkeypatch.setattr("sys.executable", "/nosuch/python")
+    with pytest.raises(ChatTemplateError, match="does not start"):
+        render("1")
+
+
+def test_ctrl_c_at_the_terminal_is_not_for_the_process() -> None:
+    """Keys go to all processes of a session; the renderer has its own."""
+    assert render("1") == "1"
+    assert os.getsid(chat_template._renderers[0]._process.pid) != os.getsid(0)
 
 
 def test_a_long_conversation() -> None:

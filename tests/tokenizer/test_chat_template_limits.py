@@ -57,7 +57,7 @@ def test_memory_is_limited() -> None:
 
 @pytest.mark.parametrize("case", SLOW)
 def test_what_takes_too_long_is_ended(case: str) -> None:
-    with pytest.raises(ChatTemplateError, match=r"too long|limits"):
+    with pytest.raises(ChatTemplateError, match=r"too long|limits|longer than"):
         made(SLOW[case])
     assert made("{{ messages[0].content }}") == "hi"
 
