@@ -108,7 +108,7 @@ def load_state(
         info = state_info(file.header, os.fspath(path), {})
         check_description(ctx, file.header, info)
         wanted = _wanted(ctx, info, into)
-        snapshot = _snapshot(ctx, file, [seq.id for seq in info.sequences], list(wanted))
+        snapshot = _snapshot(file.header, list(wanted))
         blocks, ours = StateBlocks(file), tuple(kind.layers for kind in ctx.kv.kinds)
         if info.layers != ours:
             sizes = [kind.blocks.size for kind in file.header.kinds]
@@ -145,11 +145,9 @@ def _listed(ids: list[int]) -> str:
     return ", ".join(map(str, ids[:20])) + (", ..." if len(ids) > 20 else "") if ids else "none"
 
 
-def _snapshot(ctx: Context, file: StateFile, ids: list[int], wanted: list[int]) -> Snapshot:
+def _snapshot(header: Header, wanted: list[int]) -> Snapshot:
     """The wanted sequences as records; `blocks` are the file's own numbers of those that they lie in."""
-    header = file.header
-    records = [header.sequences[ids.index(i)] for i in wanted] if len(wanted) < len(ids) else header.sequences
-    by_id = {record.id: record for record in records}
+    by_id = {record.id: record for record in header.sequences}
     records = [by_id[i] for i in wanted]
     numbers = {run: n for n, run in enumerate(sorted({run for r in records for run, _, _ in r.parts}))}
     chains = [ChainRecord([(numbers[run], a, b) for run, a, b in r.parts], r.gone, r.n_exact) for r in records]

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -47,8 +48,7 @@ def write_state(
     for kind in header.kinds:
         kind.blocks["n_bytes"] = kind.block_bytes
     with finished_file(path) as file:
-        header_bytes = header.place()
-        end = header_bytes
+        end = header.place()
         for kind, data in zip(header.kinds, blocks, strict=True):
             kind.offset = aligned(end)
             file.seek(kind.offset)
@@ -73,7 +73,7 @@ def _write_blocks(file: BinaryIO, kind: KindRecord, data: Iterable[Bytes], *, co
     """Writes blocks from where the file stands, and their sizes and checksums into the kind's table."""
     done, rest = 0, iter(data)
     file.flush()
-    with ThreadPoolExecutor(2) if compress else _Nothing() as pool:
+    with ThreadPoolExecutor(2) if compress else nullcontext() as pool:
         while group := list(islice(rest, _GROUP)):
             stored: list[Any] = list(pool.map(_compressed, group)) if pool is not None else group
             for i, block in enumerate(stored, done):
@@ -81,17 +81,6 @@ def _write_blocks(file: BinaryIO, kind: KindRecord, data: Iterable[Bytes], *, co
             _write_all(file.fileno(), stored)
             done += len(group)
     assert done == kind.blocks.size
-    file.seek(0, os.SEEK_CUR)
-
-
-class _Nothing:
-    """No pool."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _compressed(block: Bytes) -> Any:
