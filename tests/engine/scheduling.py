@@ -91,10 +91,14 @@ class Bench:
 
     def step(self) -> bool:
         worked = self.scheduler.step()
+        self.deliver()
+        return worked
+
+    def deliver(self) -> None:
+        """Gives the clients what was told since the last time."""
         events, self.scheduler.events = self.scheduler.events, []
         for on_event, event in events:
             on_event(event)
-        return worked
 
     def run(self, most: int = 10_000) -> None:
         """Steps until all is through."""

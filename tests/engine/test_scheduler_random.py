@@ -4,12 +4,15 @@ company, with others cancelled. Blocks lie in random places and are full of NaN 
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
 from llmkit.engine.generate import StopReason
-from llmkit.engine.requests import Finished
+from llmkit.engine.requests import Failed, Finished
+from llmkit.errors import ContextFullError, LlmkitError, NumericsError
 from tests.engine.scheduling import GREEDY, Bench, alone, ids, opened
 from tests.make_models import make_model
 
@@ -89,6 +92,51 @@ def test_answers_have_the_bits_that_they_have_alone(path: Path, reference: Conte
                 assert told.answer == alone(reference, prompt, n_predict)
         counters = bench.scheduler.counters
         assert (counters.tokens_hit > 0, counters.n_parked > 0) == (True, True)
+        bench.assert_nothing_lost()
+
+
+class Faulty:
+    """A context whose decode fails now and then: rows that are no numbers, no room, an error nobody foresaw."""
+
+    def __init__(self, ctx: Context, draw: random.Random) -> None:
+        self._ctx, self._draw = ctx, draw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    def decode(self, segments: list[Segment]) -> Any:
+        chance = self._draw.random()
+        if chance < 0.03:
+            raise NumericsError("no numbers", "", (self._draw.choice(segments).seq,))
+        if chance < 0.06:
+            raise ContextFullError("no room")
+        if chance < 0.1:
+            raise RuntimeError("nobody foresaw it")
+        return self._ctx.decode(segments)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_faults_end_requests_and_nothing_else(path: Path, reference: Context, seed: int) -> None:
+    draw = random.Random(seed)
+    with opened(path, N_CTX, n_slots=5, seed=seed) as ctx:
+        bench = Bench(Faulty(ctx, draw), n_slots=5, max_chunk=48)  # type: ignore[arg-type]
+        life, n_faults = Life(bench, draw), 0
+        while len(bench.told) < 40 or bench.scheduler.jobs:
+            try:
+                if len(bench.told) < 40:
+                    life.happen()
+                else:
+                    bench.step()
+            except RuntimeError:
+                n_faults += 1
+                bench.scheduler.fail_all(LlmkitError("nobody foresaw it"))
+                bench.deliver()
+        assert n_faults
+        ends = [type(told.end) for told in bench.told]
+        assert {Finished, Failed} == set(ends)
+        for prompt, told in zip(life.prompts, bench.told, strict=True):
+            n = len(told.ids)
+            assert told.answer == (alone(reference, prompt, n) if n else ([], []))
         bench.assert_nothing_lost()
 
 
