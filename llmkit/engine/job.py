@@ -82,8 +82,9 @@ class Job:
 
     @property
     def n_done(self) -> int:
-        """Tokens in memory."""
-        return 0 if self.seq is None else self.seq.n_tokens
+        """Tokens in memory. Other threads ask, too."""
+        seq = self.seq
+        return 0 if seq is None else seq.n_tokens
 
     @property
     def n_tokens(self) -> int:
