@@ -232,7 +232,7 @@ class EngineThread:
             return not self._closing
 
     def _make_calls(self) -> None:
-        while self._calls:
+        for _ in range(len(self._calls)):  # those that come meanwhile wait for a step
             function, future = self._calls.popleft()
             if not future.set_running_or_notify_cancel():
                 continue

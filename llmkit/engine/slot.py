@@ -30,10 +30,6 @@ class Slot:
         assert self.job is not None
         self._last, self.job, self.freed_at = _info(self, self.job, SlotState.IDLE), None, order
 
-    def forget(self) -> None:
-        """Nothing is told of what was done here."""
-        self._last = SlotInfo(self.id, self.n_ctx, SlotState.IDLE)
-
     def info(self) -> SlotInfo:
         """From any thread: at worst it is a step old."""
         job = self.job
