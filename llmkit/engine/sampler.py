@@ -41,11 +41,18 @@ class TextGrammar(Protocol):
     def clone(self) -> Self: ...
 
 
+class SampledVocabulary(Vocabulary, Protocol):
+    """What is needed of a tokenizer."""
+
+    @property
+    def suppressed_ids(self) -> frozenset[int]: ...
+
+
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only; `vocab` tells the text of tokens,
-    needed for DRY's sequence breakers only. `grammar` says which tokens may come; its next mask is computed from the
+    `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only; `vocab` names
+    the tokens that are never chosen, and tells the text of tokens, needed for DRY's sequence breakers only. `grammar` says which tokens may come; its next mask is computed from the
     choice of a token on, while the model computes. `seed` is the one in use, chosen here if the parameters leave it
     open; `(seed, n_drawn)` is all the random state there is. `finished`: by the grammar nothing can follow.
     """
@@ -54,7 +61,7 @@ class Sampler:
         self,
         params: SamplingParams,
         eog_ids: Iterable[int] = (),
-        vocab: Vocabulary | None = None,
+        vocab: SampledVocabulary | None = None,
         grammar: TextGrammar | None = None,
     ) -> None:
         self.params, self.grammar = params, grammar
@@ -63,7 +70,7 @@ class Sampler:
             grammar.start_mask()
         self.seed: int = secrets.randbelow(MAX_SEED) if params.random_seed else params.seed
         self.n_drawn: int = 0
-        self._bias = _biases(params, eog_ids)
+        self._bias = _biases(params, eog_ids, vocab.suppressed_ids if vocab is not None else ())
         self._steps, self._selector = build_chain(params, vocab)
         self._past = deque[int](maxlen=max(params.repeat_last_n, params.dry_penalty_last_n))
 
@@ -128,10 +135,13 @@ class Sampler:
         return logits
 
 
-def _biases(params: SamplingParams, eog_ids: Iterable[int]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def _biases(
+    params: SamplingParams, eog_ids: Iterable[int], suppressed_ids: Iterable[int]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Tokens, ascending, and what is added to their logits."""
     total = dict[int, float]()
-    for token, bias in [*params.logit_bias, *((token, -np.inf) for token in eog_ids if params.ignore_eos)]:
+    never = [*(eog_ids if params.ignore_eos else ()), *suppressed_ids]
+    for token, bias in [*params.logit_bias, *((token, -np.inf) for token in never)]:
         total[token] = total.get(token, 0.0) + bias
     return np.array(sorted(total), dtype=np.int64), np.array([total[t] for t in sorted(total)], dtype=np.float32)
 

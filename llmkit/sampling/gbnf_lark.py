@@ -6,8 +6,10 @@ is right only where nothing can follow that it might have taken: here that is a 
 Elsewhere each character is a terminal of its own.
 """
 
+import json
 from collections.abc import Callable
 
+from llmkit.errors import GrammarError
 from llmkit.sampling.gbnf import Alt, Chars, Node, Ref, Repeat, Seq, TokenSet
 
 HEAD = '%llguidance {"no_forcing": true}\n'
@@ -17,12 +19,23 @@ the tokens that its own tokenizer would choose for such a text."""
 TokenText = Callable[[TokenSet], str]
 
 
-def to_lark(rules: dict[str, Node], token_text: TokenText) -> str:
-    """The grammar for llguidance. token_text: how it writes a set of tokens."""
+MAX_RULES = 3000
+MAX_PARTS = 10_000
+"""What can be compiled within seconds; a literal or class of a terminal, or a character of a rule, is a part."""
+
+
+def to_lark(rules: dict[str, Node], token_text: TokenText, *, as_terminals: bool) -> str:
+    """The grammar for llguidance; GrammarError if it is too large.
+
+    token_text: how it writes a set of tokens. as_terminals: all rules are parts of one terminal, for a regular grammar.
+    """
+    if len(rules) > MAX_RULES:
+        raise GrammarError(f"the grammar has {len(rules)} rules; {MAX_RULES} are allowed")
+    n_parts = sum(_n_parts(node, as_terminals) for node in rules.values())
+    if n_parts > MAX_PARTS:
+        raise GrammarError(f"the grammar is too large: it has {n_parts} parts, and {MAX_PARTS} are allowed")
     rules = {name: _without_tail(name, node) for name, node in rules.items()}
-    numbers = {name: f"r{i}" for i, name in enumerate(rules)}
-    if is_regular(rules):
-        numbers = {name: number.upper() for name, number in numbers.items()}
+    numbers = {name: f"{'R' if as_terminals else 'r'}{i}" for i, name in enumerate(rules)}
     lines = [HEAD, f"start: {numbers['root']}"]
     for name, node in rules.items():
         lines.append(f"{numbers[name]}: {_text(node, numbers, token_text)}")
@@ -60,6 +73,19 @@ def _only_characters(node: Node, refs: set[str]) -> bool:
     return not isinstance(node, TokenSet) and all(_only_characters(item, refs) for item in inner)
 
 
+def _n_parts(node: Node, as_terminals: bool) -> int:
+    """Terminals of many classes take far longer than those of many literals."""
+    if isinstance(node, Seq):
+        if as_terminals and _literal(node) is not None:
+            return 1
+        return sum(_n_parts(item, as_terminals) for item in node.items)
+    if isinstance(node, Alt):
+        return sum(_n_parts(choice, as_terminals) for choice in node.choices)
+    if isinstance(node, Repeat):
+        return 1 + _n_parts(node.item, as_terminals)
+    return 8 if as_terminals and isinstance(node, Chars) and node.ranges[0][0] != node.ranges[-1][1] else 1
+
+
 def _without_tail(name: str, node: Node) -> Node:
     """x ::= a x | b as x ::= a* b: the parser's work for a rule that ends with itself grows with each character."""
     choices = node.choices if isinstance(node, Alt) else (node,)
@@ -83,6 +109,8 @@ def _text(node: Node, numbers: dict[str, str], token_text: TokenText) -> str:
     if isinstance(node, Ref):
         return numbers[node.name]
     if isinstance(node, Seq):
+        if (literal := _literal(node)) is not None and numbers["root"].isupper():
+            return literal
         return "(" + " ".join(_text(item, numbers, token_text) for item in node.items) + ")" if node.items else '""'
     if isinstance(node, Alt):
         return "(" + " | ".join(_text(choice, numbers, token_text) for choice in node.choices) + ")"
@@ -90,6 +118,12 @@ def _text(node: Node, numbers: dict[str, str], token_text: TokenText) -> str:
     if node.high == 0:
         return '""'
     return f"({_text(node.item, numbers, token_text)}){{{node.low},{high}}}"
+
+
+def _literal(node: Seq) -> str | None:
+    """A sequence of certain characters as one string, which is read faster."""
+    codes = [c.ranges[0][0] for c in node.items if isinstance(c, Chars) and c.ranges[0][0] == c.ranges[-1][1]]
+    return json.dumps("".join(map(chr, codes))) if codes and len(codes) == len(node.items) else None
 
 
 def characters(node: Chars) -> str:

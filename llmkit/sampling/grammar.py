@@ -6,6 +6,7 @@ allowed where the grammar is complete, and nowhere else. Control tokens have no 
 are named as tokens, <text> or <[id]>.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from llmkit.errors import GrammarError
 from llmkit.sampling.gbnf import TokenSet, parse_gbnf
 from llmkit.sampling.gbnf_check import check_rules
-from llmkit.sampling.gbnf_lark import to_lark
+from llmkit.sampling.gbnf_lark import HEAD, is_regular, to_lark
 from llmkit.sampling.json_schema import Schema, read_schema
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Mask = NDArray[np.uint32]
 
-_LIMITS = dict(max_items_in_row=50_000, step_max_items=2_000_000, max_lexer_states=100_000, verbose_errors=False)
+_LIMITS = dict(max_items_in_row=5_000, step_max_items=200_000, max_lexer_states=100_000, verbose_errors=False)
 
 
 class GrammarTokenizer(Protocol):
@@ -58,18 +59,23 @@ class GrammarCompiler:
         """A grammar in llama.cpp's notation; GrammarError with the line and the reason."""
         rules = parse_gbnf(text)
         check_rules(rules)
-        return self._compiled({"lark_grammar": to_lark(rules, self._token_text)})
+        if is_regular(rules):
+            with contextlib.suppress(GrammarError):  # what is too large for one terminal may do as rules
+                return self._compiled(to_lark(rules, self._token_text, as_terminals=True))
+        return self._compiled(to_lark(rules, self._token_text, as_terminals=False))
 
     def from_json_schema(self, schema: Schema | str) -> "Grammar":
         """The JSON texts that a schema describes; GrammarError for one that is wrong or not supported."""
-        return self._compiled({"json_schema": json.loads(read_schema(schema))})
+        return self._compiled(f"{HEAD}start: %json {json.dumps(read_schema(schema))}\n")
 
-    def _compiled(self, grammar: dict[str, Any]) -> "Grammar":
+    def _compiled(self, lark: str) -> "Grammar":
         from llguidance import LLMatcher, LLParserLimits
 
         tokenizer = self._set_up()
-        text = json.dumps({"grammars": [grammar]})
-        matcher = guarded(lambda: LLMatcher(tokenizer, text, log_level=0, limits=LLParserLimits(**_LIMITS)))
+        text = json.dumps({"grammars": [{"lark_grammar": lark}]})
+        limits = LLParserLimits(**_LIMITS)
+        make = _deep_threads("grammar", 1).submit(LLMatcher, tokenizer, text, log_level=0, limits=limits).result
+        matcher = guarded(make)
         return Grammar(matcher, self._n_vocab, self._tokenizer.eog_ids)
 
     def _set_up(self) -> "LLTokenizer":
@@ -105,7 +111,7 @@ class Grammar:
     def start_mask(self) -> None:
         """Begins to compute the mask, so that it is there when `mask` is called."""
         if self._mask is None and self._coming is None:
-            self._coming = _workers().submit(self._compute)
+            self._coming = _deep_threads("grammar-mask", 2).submit(self._compute)
 
     def mask(self) -> Mask:
         """A bit for each token that may come next, bit i mod 32 of word i div 32, uint32 [(n_vocab + 31) div 32].
@@ -177,9 +183,19 @@ def guarded(make: Callable[[], Any], use: Callable[[Any], Any] | None = None) ->
     return result
 
 
-@lru_cache(maxsize=1)
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, thread_name_prefix="grammar-mask")
+_STACK_BYTES = 512 << 20  # reserved, not used: llguidance's compiler calls itself once for each rule in a chain of them
+
+
+@lru_cache(maxsize=2)
+def _deep_threads(name: str, n: int) -> ThreadPoolExecutor:
+    """Threads in which deep recursion does not overflow the stack, which would end the process."""
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        threads, ready = ThreadPoolExecutor(n, thread_name_prefix=name), threading.Barrier(n)
+        list(threads.map(lambda _: ready.wait(), range(n)))  # starts them all
+    finally:
+        threading.stack_size(before)
+    return threads
 
 
 class _Vocabulary:

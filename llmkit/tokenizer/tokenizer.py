@@ -32,6 +32,7 @@ class Tokenizer:
         self.eos_id: int | None = special.eos_id
         self.eog_ids: frozenset[int] = special.eog_ids
         self.fim_ids: dict[str, int] = special.fim
+        self.suppressed_ids: frozenset[int] = vocab.suppressed_ids
         self.add_bos: bool = vocab.add_bos
         self.add_eos: bool = vocab.add_eos
         self._sep_id = special.sep_id if vocab.add_sep else None

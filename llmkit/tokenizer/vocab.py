@@ -68,6 +68,7 @@ class Vocab:
     add_sep: bool = False
     lowercase: bool = False
     strip_accents: bool = False
+    suppressed_ids: frozenset[int] = frozenset()
 
     @property
     def is_spm(self) -> bool:
@@ -100,6 +101,7 @@ def read_vocab(gguf: GgufFile) -> Vocab:
         if vocab.is_word_piece:
             vocab.lowercase = gguf.bool(PREFIX + "normalizer.lowercase", True)
             vocab.strip_accents = gguf.bool(PREFIX + "normalizer.strip_accents", vocab.lowercase)
+        vocab.suppressed_ids = _suppressed(gguf, len(tokens))
         _check_byte_tokens(vocab)
         _check_added(vocab)
         return vocab
@@ -177,6 +179,19 @@ def _check_array(
         raise TokenizerError(f"{key} holds {values.dtype.name} values; {expected} is expected", _DAMAGED)
     if len(values) != n_vocab:
         raise TokenizerError(f"{key} has {len(values)} entries for {n_vocab} tokens", _DAMAGED)
+
+
+def _suppressed(gguf: GgufFile, n_vocab: int) -> frozenset[int]:
+    """Tokens that llama.cpp never samples, whatever the options (common/sampling.cpp, common_sampler_init)."""
+    key = PREFIX + "suppress_tokens"
+    ids = gguf.numbers(key, None)
+    if ids is None:
+        return frozenset()
+    if ids.dtype.kind not in "iu":
+        raise TokenizerError(f"{key} holds {ids.dtype.name} values; INT32 is expected", _DAMAGED)
+    if len(ids) and not (0 <= ids.min() and ids.max() < n_vocab):
+        raise TokenizerError(f"{key} names tokens outside the vocabulary of {n_vocab}", _DAMAGED)
+    return frozenset(ids.tolist())
 
 
 _ID_KEYS = {

@@ -41,6 +41,8 @@ def probs_of(candidates: Candidates) -> dict[int, float]:
 class Words:
     """A vocabulary of these pieces; texts are cut greedily, the longest piece first."""
 
+    suppressed_ids: frozenset[int] = frozenset()
+
     def __init__(self, pieces: Sequence[str | bytes]) -> None:
         self.pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
         longest_first = sorted((p for p in self.pieces if p), key=len, reverse=True)
