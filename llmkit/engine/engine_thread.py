@@ -27,20 +27,19 @@ from llmkit.engine.counters import Counters
 from llmkit.engine.generate import Generation, NoText, TextStream
 from llmkit.engine.job import Job
 from llmkit.engine.requests import CompletionRequest, EngineParams, Event, OnEvent, RequestHandle, SlotInfo
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.sampler import SampledVocabulary, Sampler
 from llmkit.engine.scheduler import Scheduler
 from llmkit.engine.stop_strings import StopStrings
 from llmkit.errors import DrainingError, LlmkitError, PromptTooLongError, QueueFullError, UsageError
 from llmkit.memory.prefix_tree import PrefixTree
 from llmkit.params import SamplingParams
-from llmkit.sampling.dry import Vocabulary
 
 _log = logging.getLogger(__name__)
 
 _NO_LIMIT = 1 << 62
 
 
-class Tokenizer(Vocabulary, Protocol):
+class Tokenizer(SampledVocabulary, Protocol):
     """What is needed of a tokenizer."""
 
     @property

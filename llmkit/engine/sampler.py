@@ -51,10 +51,11 @@ class SampledVocabulary(Vocabulary, Protocol):
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only; `vocab` names
-    the tokens that are never chosen, and tells the text of tokens, needed for DRY's sequence breakers only. `grammar` says which tokens may come; its next mask is computed from the
-    choice of a token on, while the model computes. `seed` is the one in use, chosen here if the parameters leave it
-    open; `(seed, n_drawn)` is all the random state there is. `finished`: by the grammar nothing can follow.
+    `eog_ids` are the tokens that end a generation, needed for `ignore_eos` only; `vocab` names the tokens that are
+    never chosen (`tokenizer.ggml.suppress_tokens`), and tells the text of tokens, needed for DRY's sequence breakers.
+    `grammar` says which tokens may come; its next mask is computed from the choice of a token on, while the model
+    computes. `seed` is the one in use, chosen here if the parameters leave it open; `(seed, n_drawn)` is all the random
+    state there is. `finished`: by the grammar nothing can follow.
     """
 
     def __init__(

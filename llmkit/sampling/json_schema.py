@@ -4,8 +4,9 @@ Owns reading the text of a schema and its limits. What a keyword means is llguid
 refuses by name what it knows but cannot do (`not`, `contains`, `uniqueItems`, `if`, remote `$ref`, ...).
 
 Two things are made explicit, as llama.cpp has them. An object whose properties are listed has no others, unless
-additionalProperties or patternProperties says so; a schema with allOf, whose parts are laid over one another, is left as
-it is. An integer without bounds has at most 16 digits, so that a model cannot go on with them for ever.
+additionalProperties or patternProperties says so; a schema with allOf, whose parts are laid over one another, is left
+as it is. An integer without bounds has at most 16 digits (it is one that every reader of JSON holds), so that a
+model cannot go on with them for ever.
 """
 
 import json
@@ -20,7 +21,7 @@ MAX_DEPTH = 64
 MAX_PROPERTIES = 2000
 MAX_SCHEMAS = 20_000
 
-MAX_INTEGER = 10**16 - 1
+MAX_INTEGER = 2**53 - 1
 
 Schema = dict[str, Any] | bool
 
@@ -38,11 +39,10 @@ def read_schema(schema: Schema | str) -> dict[str, Any]:
         if not schema:
             raise GrammarError("the JSON schema is false, which nothing satisfies")
         schema = {}
-    n_schemas, has_all_of = 0, False
-    for node, _ in _walk(schema):
-        n_schemas += 1
+    has_all_of = False
+    for n_before, (node, _) in enumerate(_walk(schema)):
         has_all_of |= "allOf" in node
-        if n_schemas > MAX_SCHEMAS:
+        if n_before == MAX_SCHEMAS:
             raise GrammarError(f"the JSON schema holds more than {MAX_SCHEMAS} schemas")
         _check(node)
     for node, is_layer in _walk(schema):

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from llmkit.engine.sampler import Sampler
 from llmkit.errors import NumericsError
 from llmkit.params import SamplingParams
 from tests.sampling.chains import ALL_OFF, draws, survivors
-from tests.sampling.rows import random_row, row
+from tests.sampling.rows import Words, random_row, row
 
 CHAINS = [
     {},
@@ -75,3 +76,48 @@ def test_biases_are_added_and_add_up() -> None:
 def test_a_bias_works_with_a_bit_mask() -> None:
     sampler = Sampler(SamplingParams(temp=0, logit_bias=((0, 9.0), (1, 5.0))))
     assert sampler.sample(row(0, 0, 4), np.array([0b110], dtype=np.uint32)) == 1
+
+
+@pytest.mark.parametrize("chain", [{"temp": 0.0}, {"temp": 1.0, "seed": 1}, {"mirostat": 2, "seed": 1}])
+def test_what_a_file_suppresses_is_never_chosen(chain: dict[str, Any]) -> None:
+    """llama.cpp puts a bias of -inf on tokenizer.ggml.suppress_tokens at the head of every chain."""
+    vocab, logits = Words(["a", "b", "c", "d"]), row(5, 9, 4, 8)
+    vocab.suppressed_ids = frozenset({1, 3})
+    sampler = Sampler(SamplingParams(**chain, logit_bias=((1, 5.0),)), vocab=vocab)
+    found = {sampler.sample(logits) for _ in range(50)}
+    assert found <= {0, 2}
+    assert 1 in {Sampler(SamplingParams(temp=0), vocab=Words(["a", "b", "c", "d"])).sample(logits)}
+
+
+def test_a_grammar_bounds_the_choice_and_hears_of_it() -> None:
+    class Alternating:
+        """Even and odd tokens in turn; finished after three."""
+
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+            self.n_started = 0
+
+        @property
+        def finished(self) -> bool:
+            return len(self.tokens) == 3
+
+        def start_mask(self) -> None:
+            self.n_started += 1
+
+        def mask(self) -> NDArray[np.uint32]:
+            return np.array([0x55555555 << len(self.tokens) % 2], dtype=np.uint32)
+
+        def accept(self, token: int) -> None:
+            self.tokens.append(token)
+
+        def clone(self) -> "Alternating":
+            raise NotImplementedError
+
+    grammar = Alternating()
+    sampler = Sampler(SamplingParams(seed=3, logit_bias=((0, -np.inf),)), grammar=grammar)
+    logits = random_row(100)
+    tokens = [sampler.sample(logits) for _ in range(3)]
+    assert [token % 2 for token in tokens] == [0, 1, 0]
+    assert 0 not in tokens
+    assert max(tokens) < 32, "logits beyond the mask are of no token"
+    assert (grammar.tokens, sampler.finished, grammar.n_started) == (tokens, True, 3)

@@ -186,3 +186,96 @@ def test_a_clone_goes_its_own_way(tokenizer: Tokenizer, compiler: GrammarCompile
     assert not first.finished
     assert a in allowed(second, tokenizer.n_vocab)
     assert b in allowed(first, tokenizer.n_vocab)
+
+
+class Pieces:
+    """A vocabulary of these tokens, the last of which ends a text; the one before it is a control token."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = [*pieces, b"", b""]
+        self.n_vocab = len(self.pieces)
+        self.eog_ids = frozenset({self.n_vocab - 1})
+
+    def piece_bytes(self, id: int, special: bool = False) -> bytes:
+        return self.pieces[id] if id < self.n_vocab else b""
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        if text == "<control>" and parse_special:
+            return [self.n_vocab - 2]
+        return [self.pieces.index(bytes([byte])) for byte in text.encode()]
+
+    def named(self, found: set[int]) -> set[bytes | str]:
+        names: dict[int, bytes | str] = {self.n_vocab - 2: "control", self.n_vocab - 1: "end"}
+        return {names.get(id, self.pieces[id]) for id in found}
+
+
+BRACES = Pieces(
+    b"{",
+    b'"',
+    b'{"',
+    b'"}',
+    b" {",
+    b" ",
+    b"a",
+    b'a"',
+    b'a"}',
+    b'{"a',
+    b"}",
+    b"\xc3",
+    b"\xa9",
+    b'\xc3\xa9"',
+    b"\xe2\x82",
+)
+
+
+def steps(grammar: Grammar, pieces: Pieces, *tokens: bytes) -> set[bytes | str]:
+    """What may come after these tokens."""
+    for token in tokens:
+        assert token in pieces.named(allowed(grammar, pieces.n_vocab))
+        grammar.accept(pieces.pieces.index(token))
+    return pieces.named(allowed(grammar, pieces.n_vocab))
+
+
+def test_a_token_may_span_elements_begin_with_a_space_or_be_half_a_character() -> None:
+    compiler = GrammarCompiler(BRACES)
+    text = 'root ::= " "? object\nobject ::= "{" string (object | "}")\nstring ::= "\\"" [aé]+ "\\""'
+    assert steps(compiler.from_gbnf(text), BRACES) == {b"{", b'{"', b" {", b" ", b'{"a'}
+    assert steps(compiler.from_gbnf(text), BRACES, b" ") == {b"{", b'{"', b'{"a'}
+    assert steps(compiler.from_gbnf(text), BRACES, b'{"') == {b"a", b'a"', b'a"}', b"\xc3", b'\xc3\xa9"'}
+    assert steps(compiler.from_gbnf(text), BRACES, b'{"', b"\xc3") == {b"\xa9"}
+    assert steps(compiler.from_gbnf(text), BRACES, b'{"', b'a"') == {b"{", b'{"', b'{"a', b"}"}
+    done = compiler.from_gbnf(text)
+    assert steps(done, BRACES, b'{"a', b'\xc3\xa9"', b"}") == {"end"}
+    assert done.finished
+
+
+def test_a_character_of_which_no_token_completes_the_beginning_is_not_begun() -> None:
+    """llguidance looks at bytes: E2 82 can still become a character, so it may come, whatever tokens there are."""
+    assert steps(GrammarCompiler(BRACES).from_gbnf("root ::= [€é]"), BRACES) == {b"\xc3", b"\xe2\x82"}
+
+
+def test_tokens_by_name_and_all_others() -> None:
+    compiler = GrammarCompiler(BRACES)
+    everything = {*BRACES.pieces[:-2], "control"}
+    assert steps(compiler.from_gbnf('root ::= <control> "a"'), BRACES) == {"control"}
+    assert steps(compiler.from_gbnf("root ::= <[3]>"), BRACES) == {b'"}'}
+    assert steps(compiler.from_gbnf('root ::= !<[3]> "a"'), BRACES) == everything - {b'"}'}
+    assert steps(compiler.from_gbnf('root ::= !<control> "a"'), BRACES) == everything - {"control"}
+    assert steps(compiler.from_gbnf("root ::= .*"), BRACES) >= {b"a", b"\xc3", "end"}
+    assert "control" not in steps(compiler.from_gbnf("root ::= .*"), BRACES), "a control token has no text"
+    assert steps(compiler.from_gbnf('root ::= "a"**'), BRACES, b"a") == {b"a", "end"}
+
+
+def test_without_a_token_that_ends_a_text(tokenizer: Tokenizer) -> None:
+    class Endless(Pieces):
+        def __init__(self) -> None:
+            super().__init__(b"a", b"b")
+            self.eog_ids = frozenset()
+
+    pieces = Endless()
+    grammar = GrammarCompiler(pieces, n_vocab=40).from_gbnf('root ::= "ab"')
+    assert grammar.mask().size == 2
+    for token in (0, 1):
+        assert allowed(grammar, 40) == {token}
+        grammar.accept(token)
+    assert grammar.finished

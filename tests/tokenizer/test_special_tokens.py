@@ -139,3 +139,8 @@ def test_masks_drop_the_blanks_before_them() -> None:
     assert named("x", pre="jina-v2-code").encode("a <mask>") == [97, 258]
     assert named("modern-bert x").encode("a [MASK]") == [97, 259]
     assert named("x").encode("a <mask>") == [97, 32, 258]
+
+
+def test_what_is_never_chosen() -> None:
+    assert bpe(["<x>", "<y>"]).suppressed_ids == frozenset()
+    assert bpe(["<x>", "<y>"], suppress_tokens=np.array([5, 3, 5], dtype=np.int32)).suppressed_ids == {3, 5}

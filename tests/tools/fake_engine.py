@@ -22,6 +22,7 @@ class ByteTokenizer:
     """Token n is byte n; 256 begins a text and 257 ends one."""
 
     eog_ids = frozenset({EOS})
+    suppressed_ids = frozenset[int]()
 
     def __init__(self, add_bos: bool = True) -> None:
         self.add_bos = add_bos

@@ -1,6 +1,7 @@
 """The options of sampling and stopping of `llmkit run`: the visible effect of each, with scripted logits."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 from llmkit.cli import main
 from llmkit.tools._sampling_options import _FIELDS, _PARSED
+from tests.make_models import make_model
 from tests.tools.fake_engine import EOS, N_VOCAB, FakeEngine
+from tests.tools.in_process import run_llmkit
 
 GREEDY = ("--temp", "0")
 OFF = ("--top-k", "0", "--top-p", "1", "--min-p", "0", "--temp", "1")
@@ -243,3 +246,16 @@ def test_verbose_tells_the_steps_and_what_stopped(engine: FakeEngine, capsys: py
     steps = "penalties 1.1 0 0 -> top-k 40 -> top-p 0.95 -> min-p 0.05 -> xtc 0.1 0.1 -> temp 0.8 -> dist, seed 5"
     assert steps in err
     assert "stop: word 'wor'" in err
+
+
+def test_tokens_that_the_file_suppresses_are_never_generated(tmp_path: Path) -> None:
+    """The best token is left out, also where it is what --logit-bias asks for."""
+    plain = make_model(tmp_path / "plain.gguf", tokenizer="bpe")
+    args = ("-p", "Hello", "-n", "6", "--temp", "0", "-c", "128", "-t", "2", "-q", "--json")
+    ids = json.loads(run_llmkit("run", "-m", str(plain), *args).stdout)["ids"]
+    keys = {"tokenizer.ggml.suppress_tokens": np.array(sorted(set(ids)), dtype=np.int32)}
+    suppressed = make_model(tmp_path / "suppressed.gguf", tokenizer="bpe", metadata=keys)
+    for more in ((), ("-l", f"{ids[0]}+50")):
+        others = json.loads(run_llmkit("run", "-m", str(suppressed), *args, *more).stdout)["ids"]
+        assert len(others) > 0
+        assert not set(others) & set(ids)
