@@ -23,7 +23,7 @@ from llmkit.engine.requests import EngineParams, Event, Failed, OnEvent, Started
 from llmkit.engine.seats import Seats
 from llmkit.engine.sharing import Wait, find_waits
 from llmkit.engine.slot import Slot
-from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError
+from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError, UnsupportedError
 from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.prefix_tree import PrefixTree
 
@@ -40,6 +40,9 @@ class Scheduler:
         self.n_ctx = min(params.n_ctx_slot or ctx.n_ctx, ctx.n_ctx)
         if params.context_shift:
             require_shift(ctx.memory, "a context shift")
+            if ctx.kv.has_window:
+                message = "a context shift lets tokens see what the sliding window's memory has dropped"
+                raise UnsupportedError(message, "with --swa-full it keeps all tokens")
         self.seats = Seats(ctx, tree, params, self.n_ctx)
         self.events: list[tuple[OnEvent, Event]] = []
         self.counters = Counters()
@@ -183,9 +186,8 @@ class Scheduler:
     def _make_room(self, plan: dict[Job, int]) -> None:
         """Sees to it that there are cells: texts that are full shift, cached prefixes go, then the youngest job."""
         if self.params.context_shift:
-            for job in plan:
-                if job.phase is Phase.GENERATING and job.n_done >= self.n_ctx:
-                    self._shift(job)
+            for job in [job for job in plan if job.phase is Phase.GENERATING and job.n_done >= self.n_ctx]:
+                self._shift(job)
         while plan and not self.tree.make_room(needed := self._blocks_needed(plan)):
             if self._give_way(plan):
                 continue
@@ -225,7 +227,6 @@ class Scheduler:
 
     def _shift(self, job: Job) -> None:
         """Forgets the older half of what follows the tokens to keep: lossy, so the tree takes in no more of it."""
-        self.seats.remember(job)
         request, memory = job.request, self.ctx.memory
         n_keep = job.prompt.size if request.n_keep < 0 else request.n_keep
         n_keep = min(n_keep, self.n_ctx - 4)

@@ -12,7 +12,7 @@ from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
 from llmkit.engine.generate import StopReason
 from llmkit.engine.requests import Failed, Finished
-from llmkit.errors import ContextFullError, LlmkitError, NumericsError
+from llmkit.errors import ContextFullError, LlmkitError, NumericsError, UnsupportedError
 from tests.engine.scheduling import GREEDY, Bench, alone, ids, opened
 from tests.make_models import make_model
 
@@ -190,3 +190,12 @@ def test_a_conversation_goes_on_from_its_last_answer_and_from_a_message(path: Pa
         other = bench.submit([*system, 120, *ids(10, 4)], 1)
         bench.run()
         assert (longer.end.timings.cache_n, other.end.timings.cache_n) == (len(turn) - 1, 100)
+
+
+def test_a_context_shift_is_refused_where_a_window_has_dropped_what_would_be_seen(path: Path) -> None:
+    with opened(path, 512) as ctx:
+        if ctx.kv.has_window:
+            with pytest.raises(UnsupportedError, match="window"):
+                Bench(ctx, context_shift=True)
+        else:
+            Bench(ctx, context_shift=True)
