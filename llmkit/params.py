@@ -157,12 +157,13 @@ class GenerateParams:
     the cache.
     n_batch: tokens of the prompt handed over at a time; a stop takes effect between two such chunks.
     n_logprobs: how many of the best log-probabilities to give with each token; None gives none, 0 the chosen token's
-    alone.
+    alone. after_sampling: those that the steps of sampling leave, instead of the model's own.
     """
 
     n_predict: int = UNTIL_STOPPED
     n_batch: int = 2048
     n_logprobs: int | None = None
+    after_sampling: bool = False
 
     def __post_init__(self) -> None:
         check_range(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmkit.engine.batch import Segment, Wanted
-from llmkit.engine.logprobs import Logprobs, token_logprobs
+from llmkit.engine.logprobs import Logprobs, sampled_logprobs, token_logprobs
 from llmkit.engine.sampler import Sampler
 from llmkit.engine.stop_strings import StopStrings
 from llmkit.engine.timings import Timings
@@ -178,9 +178,14 @@ class Generation:
     def choose(self, logits: NDArray[np.float32]) -> GeneratedToken:
         """Chooses and spells a token, and decides whether it is the last."""
         began = time.perf_counter()
+        n_logprobs, after = self.params.n_logprobs, self.params.after_sampling
+        left = self.sampler.candidates(logits) if after and n_logprobs is not None else None
         token = self.sampler.sample(logits)
-        n_logprobs = self.params.n_logprobs
-        logprobs = None if n_logprobs is None else token_logprobs(logits, token, n_logprobs)
+        logprobs = None
+        if left is not None:
+            logprobs = sampled_logprobs(left, token, n_logprobs or 0)
+        elif n_logprobs is not None:
+            logprobs = token_logprobs(logits, token, n_logprobs)
         self.ids.append(token)
         text = self._text_of(token)
         if self.stop_reason is None and self.sampler.finished:

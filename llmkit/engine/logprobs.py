@@ -1,4 +1,4 @@
-"""Log-probabilities of the raw distribution: before any step of sampling, so they do not depend on temperature or seed.
+"""Log-probabilities, mostly of the raw distribution: before any step of sampling, so that no temperature shows in them.
 
 Owns the log-softmax and the list of the best. Knows nothing of how a token was chosen or what its text is.
 """
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmkit.errors import NumericsError
 from llmkit.params import check_range
-from llmkit.sampling.candidates import BAD_LOGITS_HINT, top_k_indices
+from llmkit.sampling.candidates import BAD_LOGITS_HINT, Candidates, top_k_indices
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,18 @@ def token_logprobs(logits: NDArray[np.float32], chosen: int, n_top: int) -> Logp
     return Logprobs(
         TokenLogprob(chosen, float(logits[chosen]) - shift),
         tuple(TokenLogprob(int(i), float(logits[i]) - shift) for i in best),
+    )
+
+
+def sampled_logprobs(candidates: Candidates, chosen: int, n_top: int) -> Logprobs:
+    """The same of what the steps of sampling left to choose from: the others have no probability and are not listed."""
+    check_range("logprobs", n_top, 0, None, "0 gives the chosen token's alone")
+    probs = candidates.probs
+    order = np.argsort(-probs, kind="stable")[:n_top]
+    at = int(np.searchsorted(candidates.ids, chosen))
+    return Logprobs(
+        TokenLogprob(chosen, float(np.log(probs[at]))),
+        tuple(TokenLogprob(int(candidates.ids[i]), float(np.log(probs[i]))) for i in order if probs[i] > 0),
     )
 
 

@@ -101,7 +101,7 @@ def _samplers(value: list[str] | str) -> tuple[str, ...]:
 
 def refuse_what_is_not_there(body: GenerationFields) -> None:
     """501 for fields of llama.cpp's server that would change the answer and do nothing here."""
-    for name in ("lora", "grammar_lazy", "n_cache_reuse", "post_sampling_probs"):
+    for name in ("lora", "grammar_lazy", "n_cache_reuse"):
         if getattr(body, name):
             raise not_supported(f"This server does not support the field '{name}'")
 
@@ -131,7 +131,7 @@ def completion_request(
     limit_ms = -1 if body.t_max_predict_ms is None else body.t_max_predict_ms
     return CompletionRequest(
         prompt_ids=prompt_ids,
-        params=GenerateParams(n_predict, n_logprobs=n_probs),
+        params=GenerateParams(n_predict, n_logprobs=n_probs, after_sampling=bool(body.post_sampling_probs)),
         sampling=sampling_of(body, served),
         stops=stops,
         stop_ids=stop_ids(served.tokenizer, stops),
@@ -193,7 +193,7 @@ def generation_settings(request: CompletionRequest, look: Look, grammar: str = "
         "n_probs": look.n_probs or 0,
         "grammar": grammar,
         "timings_per_token": look.timings_per_token,
-        "post_sampling_probs": False,
+        "post_sampling_probs": params.after_sampling,
         "lora": [],
     }
 

@@ -44,8 +44,12 @@ class NativeCall:
         """The answer when it is through."""
         whole = self._last(answer, answer.text, answer.ids if self.look.return_tokens else [])
         if self.look.n_probs:
-            whole["completion_probabilities"] = probabilities(self.served.tokenizer, answer.ids, answer.logprobs)
+            whole["completion_probabilities"] = self._probabilities(answer.ids, answer.logprobs)
         return chosen_fields(whole, self.look.response_fields)
+
+    def _probabilities(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> list[dict[str, Any]]:
+        after = self.requests[0].params.after_sampling
+        return probabilities(self.served.tokenizer, ids, logprobs, after_sampling=after)
 
     def _last(self, answer: Answer, content: str, ids: Sequence[int]) -> dict[str, Any]:
         end, request = answer.end, self.request_of(answer)
@@ -97,7 +101,7 @@ class NativeCall:
     def _flush(self, held: _Held, answer: Answer, timings: RequestTimings) -> bytes:
         chunk = self._chunk(answer, held.text, held.ids, timings)
         if self.look.n_probs:
-            chunk["completion_probabilities"] = probabilities(self.served.tokenizer, held.ids, held.logprobs)
+            chunk["completion_probabilities"] = self._probabilities(held.ids, held.logprobs)
         held.clear()
         return event(chunk)
 

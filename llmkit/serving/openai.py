@@ -67,8 +67,9 @@ class OpenAICall:
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[Logprobs], offset: int = 0) -> dict[str, Any] | None:
         if self.look.n_probs is None:
             return None
-        content = probabilities(self.served.tokenizer, ids, logprobs)
-        return {"content": content} if self.chat else {"content": content, **_old_logprobs(content, offset)}
+        after = self.requests[0].params.after_sampling
+        content = probabilities(self.served.tokenizer, ids, logprobs, after_sampling=after)
+        return {"content": content} if self.chat or after else {"content": content, **_old_logprobs(content, offset)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {

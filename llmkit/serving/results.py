@@ -3,6 +3,7 @@
 Owns their form, which is llama.cpp's.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,19 +57,21 @@ def note(notes: dict[str, object], answers: Sequence[Answer]) -> None:
     notes["generated"] = sum(len(answer.ids) for answer in answers)
 
 
-def probabilities(tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> list[dict[str, Any]]:
-    """For each token its log-probability and those of the best; before any step of sampling."""
+def probabilities(
+    tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[Logprobs], *, after_sampling: bool = False
+) -> list[dict[str, Any]]:
+    """For each token its log-probability and those of the best; after sampling they are probabilities, as `prob`."""
+    top_name = "top_probs" if after_sampling else "top_logprobs"
     return [
-        {**_entry(tokenizer, entry.chosen), "top_logprobs": [_entry(tokenizer, top) for top in entry.top]}
+        {
+            **_entry(tokenizer, entry.chosen, after_sampling),
+            top_name: [_entry(tokenizer, top, after_sampling) for top in entry.top],
+        }
         for _, entry in zip(ids, logprobs, strict=False)
     ]
 
 
-def _entry(tokenizer: Tokenizer, token: TokenLogprob) -> dict[str, Any]:
+def _entry(tokenizer: Tokenizer, token: TokenLogprob, after_sampling: bool) -> dict[str, Any]:
     piece = tokenizer.piece_bytes(token.id)
-    return {
-        "id": token.id,
-        "token": piece.decode("utf-8", "replace"),
-        "bytes": list(piece),
-        "logprob": max(token.logprob, _LEAST),
-    }
+    value = {"prob": math.exp(token.logprob)} if after_sampling else {"logprob": max(token.logprob, _LEAST)}
+    return {"id": token.id, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), **value}

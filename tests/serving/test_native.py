@@ -161,9 +161,7 @@ def test_what_cannot_be_is_refused_with_its_reason(site: Site, body: Any, said: 
     assert not site.engine.handles
 
 
-@pytest.mark.parametrize(
-    "field", [{"lora": [{"id": 0}]}, {"post_sampling_probs": True}, {"n_cache_reuse": 3}, {"grammar_lazy": True}]
-)
+@pytest.mark.parametrize("field", [{"lora": [{"id": 0}]}, {"n_cache_reuse": 3}, {"grammar_lazy": True}])
 def test_what_is_not_there_is_refused_by_name(site: Site, field: dict[str, Any]) -> None:
     answer = message(site.post("/completion", {"prompt": "x", **field}))
     assert answer.startswith("501 not_supported_error: ")
@@ -217,6 +215,15 @@ def test_an_engine_that_cannot(site: Site) -> None:
     site.engine.fails_with = NumericsError("no numbers", "Do something.")
     assert message(site.post("/completion", {"prompt": "x"})) == "500 server_error: no numbers. Do something."
     assert events(site.post("/completion", {"prompt": "x", "stream": True}))[-1]["error"]["code"] == 500
+
+
+def test_a_request_that_takes_too_long(site: Site) -> None:
+    from llmkit.errors import RequestTimeoutError
+
+    site.engine.fails_with = RequestTimeoutError("it was not through in 3 s")
+    response = site.post("/v1/completions", {"prompt": "x"})
+    assert (response.status_code, response.json()["error"]["type"]) == (503, "unavailable_error")
+    assert site.engine.handles[0].request.deadline_s == 3600
 
 
 def test_a_full_queue(site: Site) -> None:

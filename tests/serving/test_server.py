@@ -161,6 +161,67 @@ def test_streams_say_what_answers_say(server: Server) -> None:
     assert last["tokens_predicted"] == 20
 
 
+def test_probabilities_after_sampling(server: Server) -> None:
+    """They sum up to 1 over what is left, and change with the temperature; those of the model do not."""
+    found = {}
+    for temperature in (0.5, 2.0):
+        body = {"prompt": "x", "n_predict": 1, "seed": 1, "n_probs": 40, "temperature": temperature, "top_k": 5}
+        entry = server.post("/completion", {**body, "post_sampling_probs": True})["completion_probabilities"][0]
+        raw = server.post("/completion", body)["completion_probabilities"][0]
+        assert 1 <= len(entry["top_probs"]) <= 5
+        assert sum(top["prob"] for top in entry["top_probs"]) == pytest.approx(1)
+        assert entry["prob"] in [top["prob"] for top in entry["top_probs"]]
+        found[temperature] = entry["top_probs"][0]["prob"], raw["top_logprobs"]
+    assert found[0.5][0] > found[2.0][0]
+    assert found[0.5][1] == found[2.0][1]
+
+
+@pytest.mark.parametrize(
+    ("body", "allowed"),
+    [
+        ({"grammar": 'root ::= "yes" | "no"'}, {"yes", "no"}),
+        ({"json_schema": {"enum": ["a", "b"]}}, {'"a"', '"b"'}),
+    ],
+)
+def test_grammars(server: Server, body: dict[str, Any], allowed: set[str]) -> None:
+    answer = server.post("/completion", {"prompt": "x", "n_predict": 20, "seed": 3, **body})
+    assert answer["content"] in allowed
+    assert answer["stop_type"] == "eos"
+    streamed = server.stream("/completion", {"prompt": "x", "n_predict": 20, "seed": 3, **body})
+    assert "".join(event["content"] for event in streamed) == answer["content"]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "root ::= foo",
+        'foo ::= "a"',
+        'root ::= root "a"',
+        'root ::= "a"{1000000}',
+        "root ::=",
+        'root ::= "a',
+        "\0",
+        "x" * 99999,
+    ],
+)
+def test_grammars_that_cannot_be(server: Server, grammar: str) -> None:
+    response = server.client.post("/completion", json={"prompt": "x", "n_predict": 1, "grammar": grammar})
+    assert response.status_code in ((200, 400) if grammar == "root ::=" else (400,))
+    if response.status_code == 400:
+        assert response.json()["error"]["message"]
+    wrong = server.client.post("/completion", json={"prompt": "x", "json_schema": {"type": "nope"}})
+    assert wrong.status_code == 400
+
+
+def test_the_official_client_gets_json(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    answer = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=60, seed=1,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+    )  # fmt: skip
+    assert json.loads(answer.choices[0].message.content or "") in ({"n": 1}, {"n": 2})
+
+
 def test_progress(server: Server) -> None:
     events = server.stream("/completion", ask("fresh text " * 60, 1, return_progress=True, cache_prompt=False))
     progress = [event["prompt_progress"] for event in events if "prompt_progress" in event]

@@ -56,6 +56,14 @@ def test_a_slot_outlives_its_server(model: Path, tmp_path: Path) -> None:
         assert again["timings"]["prompt_n"] == 1
         assert again["tokens"] == going_on["tokens"]
         assert again["completion_probabilities"] == going_on["completion_probabilities"]
+        # In llama.cpp's form, and back.
+        used = again["id_slot"]
+        server.post(f"/slots/{used}?action=save", {"filename": "session.ggsq", "format": "ggsq"})
+        assert (tmp_path / "session.ggsq").read_bytes()[:4] == b"qsgg"
+        foreign = server.post("/slots/0?action=restore", {"filename": "session.ggsq"})
+        assert foreign["n_restored"] > saved["n_saved"]
+        no_such = {"filename": "x", "format": "gguf"}
+        assert server.client.post(f"/slots/{used}?action=save", json=no_such).status_code == 400
         # Saved again without any request in between, then erased.
         server.post("/slots/1?action=restore", {"filename": "session.bin"})
         assert server.post("/slots/1?action=save", {"filename": "copy"})["n_saved"] == saved["n_saved"]
