@@ -90,8 +90,12 @@ class Routes:
             return EventStream(form.stream(call), self.settings.timeout_s, call.close)
         answers = await run(served.engine, requests, request.receive)
         note(context.notes, answers)
-        results = [form.result(answer) for answer in answers]
-        return json_response(results[0] if len(results) == 1 else results)
+
+        def result() -> Response:
+            results = [form.result(answer) for answer in answers]
+            return json_response(results[0] if len(results) == 1 else results)
+
+        return await in_thread(result)
 
     async def openai(self, request: Request, body: bodies.OpenAICompletion | bodies.ChatCompletion) -> Response:
         """An answer in OpenAI's form."""
@@ -104,7 +108,7 @@ class Routes:
             return EventStream(form.stream(call), self.settings.timeout_s, call.close)
         answers = await run(served.engine, requests, request.receive)
         note(context.notes, answers)
-        return json_response(form.result(answers))
+        return await in_thread(lambda: json_response(form.result(answers)))
 
     async def completion(self, request: Request) -> Response:
         """POST /completion."""

@@ -16,6 +16,9 @@ from llmkit.serving.errors import ApiError, bad_request
 
 Model = TypeVar("Model", bound=BaseModel)
 
+LARGE = 1 << 16
+"""Bytes: what takes longer than a step of the event loop may."""
+
 _LONE = re.compile("[\ud800-\udfff]")
 
 
@@ -72,8 +75,11 @@ def validated(model: type[Model], value: Any) -> Model:
 
 
 async def read_model(request: Request, model: type[Model], max_bytes: int, timeout_s: float) -> Model:
-    """The body as a model. Whatever the content type says, it is JSON."""
-    return validated(model, parse_json(await read_body(request, max_bytes, timeout_s)))
+    """The body as a model. Whatever the content type says, it is JSON. A large one is read in a thread."""
+    raw = await read_body(request, max_bytes, timeout_s)
+    if len(raw) < LARGE:
+        return validated(model, parse_json(raw))
+    return await asyncio.get_running_loop().run_in_executor(None, lambda: validated(model, parse_json(raw)))
 
 
 def json_type(value: object) -> str:

@@ -56,7 +56,6 @@ class ServerState:
     draining: bool = False
     started: float = field(default_factory=time.time)
     keys: KeyRing = field(init=False)
-    extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.keys = KeyRing(self.settings.api_keys)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from llmkit.engine.logprobs import token_logprobs
+from llmkit.engine.logprobs import sampled_logprobs, token_logprobs
 from llmkit.errors import NumericsError, UsageError
+from llmkit.sampling.candidates import Candidates
 from tests.reference.sampling import log_softmax
 
 
@@ -49,3 +50,12 @@ def test_bad_logits_are_a_named_error(bad: float) -> None:
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(UsageError, match="logprobs"):
         token_logprobs(np.zeros(3, dtype=np.float32), 0, -1)
+
+
+def test_those_that_sampling_left() -> None:
+    left = Candidates(np.array([3, 8, 9]), np.array([0.0, np.log(3), -np.inf], dtype=np.float32))
+    found = sampled_logprobs(left, 3, 10)
+    assert found.chosen.logprob == pytest.approx(np.log(0.25))
+    assert [top.id for top in found.top] == [8, 3]
+    assert np.exp(found.top[0].logprob) == pytest.approx(0.75)
+    assert sampled_logprobs(left, 8, 0).top == ()

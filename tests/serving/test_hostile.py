@@ -186,3 +186,44 @@ def test_slots_that_cannot_be_saved(make_site: Any, tmp_path: Path) -> None:
     closed = make_site().post("/slots/0?action=save", {"filename": "a"})
     assert closed.status_code == 501
     assert "--slot-save-path" in closed.json()["error"]["message"]
+
+
+def test_headers_that_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection whose request does not begin is closed, and one with headers without bounds is refused."""
+    import uvicorn
+
+    from llmkit.serving import server
+
+    monkeypatch.setattr(server, "HEADER_S", 0.05)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("no request is complete")
+
+    async def go() -> tuple[bytes, bytes]:
+        config = uvicorn.Config(app, http=server._Protocol, ws="none", lifespan="off", log_config=None)
+        config.load()
+        state = uvicorn.server.ServerState()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: server._Protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        port = listening.sockets[0].getsockname()[1]
+        slow_reader, slow_writer = await asyncio.open_connection("127.0.0.1", port)
+        slow_writer.write(b"GET / HT")
+        large_reader, large_writer = await asyncio.open_connection("127.0.0.1", port)
+        large_writer.write(b"GET / HTTP/1.1\r\n" + b"".join(b"a%d: %s\r\n" % (i, b"x" * 1000) for i in range(200)))
+
+        async def ending(reader: asyncio.StreamReader) -> bytes:
+            try:
+                return await reader.read()
+            except ConnectionResetError:  # it was closed with something unread
+                return b"HTTP/1.1 400 "
+
+        answers = await asyncio.wait_for(asyncio.gather(ending(slow_reader), ending(large_reader)), 10)
+        for writer in (slow_writer, large_writer):
+            writer.close()
+        listening.close()
+        return answers[0], answers[1]
+
+    slow, large = asyncio.run(go())
+    assert slow == b""
+    assert large.startswith(b"HTTP/1.1 400 ")
