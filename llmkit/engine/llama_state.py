@@ -14,6 +14,7 @@ import numpy as np
 
 from llmkit.engine.context import Context
 from llmkit.errors import UnsupportedError
+from llmkit.files.gguf_cursor import shown
 from llmkit.files.llama_state import LlamaCells, LlamaLayer, LlamaState, read_llama_state, write_llama_state
 from llmkit.files.state_errors import (
     StateDamagedError,
@@ -105,11 +106,11 @@ def read_llama(ctx: Context, path: str | os.PathLike[str], into: Handle, *, seq_
     nothing changed, when that cannot be. Positions must be 0, 1, 2 ... without a hole.
     """
     _check_supported(ctx)
-    place = os.fspath(path)
+    place = shown(path, 300)
     state = read_llama_state(path)
     n_vocab = ctx.model.config.n_vocab
     if state.arch and state.arch != ctx.model.arch:
-        raise StateModelError(f"{place}: saved with another architecture: {state.arch}, not {ctx.model.arch}")
+        raise StateModelError(f"{place}: saved with another architecture: {shown(state.arch)}, not {ctx.model.arch}")
     if any(token >= n_vocab for token in state.tokens):
         raise StateModelError(f"{place}: a token that is not in the vocabulary of {n_vocab}", "give the model's own -m")
     if len(state.cells) != len(_sections(ctx)):

@@ -19,7 +19,7 @@ from llmkit.engine.state_blocks import StateBlocks, regrouped
 from llmkit.engine.state_info import Logits, StateInfo, state_info
 from llmkit.engine.state_info import read_state_info as read_state_info
 from llmkit.engine.state_info import verify_state as verify_state
-from llmkit.engine.state_match import check_description, describe
+from llmkit.engine.state_match import check_description, describe, place_of
 from llmkit.errors import UsageError
 from llmkit.files.state_errors import StateDoesNotFitError, StateError, StateSequenceError
 from llmkit.files.state_file import StateFile, new_blocks, write_state
@@ -112,7 +112,7 @@ def load_state(
         blocks, ours = StateBlocks(file), tuple(kind.layers for kind in ctx.kv.kinds)
         if info.layers != ours:
             sizes = [kind.blocks.size for kind in file.header.kinds]
-            snapshot, sources = regrouped(snapshot, sizes, info.layers, ours, info.path)
+            snapshot, sources = regrouped(snapshot, sizes, info.layers, ours, place_of(info))
             blocks = StateBlocks(file, sources)
         beside = _check_room(ctx, snapshot, wanted, info)
         file.verify(ctx.n_threads)
@@ -128,12 +128,12 @@ def _wanted(ctx: Context, info: StateInfo, into: Handle | Mapping[int, Handle] |
     ids = list(info.n_tokens)
     if isinstance(into, Handle):
         if len(ids) != 1:
-            message = f"{info.path}: holds {len(ids)} sequences where one is wanted"
+            message = f"{place_of(info)}: holds {len(ids)} sequences where one is wanted"
             raise StateSequenceError(message, f"name those to load; there are {_listed(ids)}")
         into = {ids[0]: into}
     wanted = {i: ctx.memory.sequence(i) for i in ids} if into is None else dict(into)
     if missing := [i for i in wanted if i not in info.n_tokens]:
-        raise StateSequenceError(f"{info.path}: holds no sequence {missing[0]}", f"there are {_listed(ids)}")
+        raise StateSequenceError(f"{place_of(info)}: holds no sequence {missing[0]}", f"there are {_listed(ids)}")
     if len(set(wanted.values())) != len(wanted) or any(seq not in ctx.kv.sequences for seq in wanted.values()):
         raise UsageError(
             "each sequence to load needs a handle of this context that was not freed", "take one of new_sequence()"
@@ -162,7 +162,7 @@ def _snapshot(header: Header, wanted: list[int]) -> Snapshot:
 
 def _check_room(ctx: Context, snapshot: Snapshot, wanted: Mapping[int, Handle], info: StateInfo) -> bool:
     """StateDoesNotFitError unless all fits; whether it fits beside what the sequences hold now."""
-    kv, place = ctx.kv, info.path
+    kv, place = ctx.kv, place_of(info)
     for seq in info.sequences:
         if seq.id in wanted and seq.n_tokens > ctx.n_ctx:
             message = f"{place}: {seq.n_tokens} tokens do not fit into a context of {ctx.n_ctx}"

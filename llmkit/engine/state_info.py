@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmkit.files.gguf_cursor import shown
 from llmkit.files.state_errors import damaged
 from llmkit.files.state_file import StateFile
 from llmkit.files.state_header import POS, TOKEN, Header, SequenceRecord
@@ -141,7 +142,7 @@ class Said:
     """Reads a description that may hold anything; StateDamagedError for what is missing or of another type."""
 
     def __init__(self, description: Mapping[str, Any], path: str) -> None:
-        self._description, self._path = description, path
+        self._description, self._path = description, shown(path, 300)
 
     def get(self, *names: str) -> Any:
         value: Any = self._description

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from llmkit.engine.context import Context
 from llmkit.engine.state_info import Said, StateInfo
+from llmkit.files.gguf_cursor import shown
 from llmkit.files.state_errors import (
     StateKvTypeError,
     StateModelError,
@@ -90,20 +91,25 @@ def _quantization(model: Model) -> str:
 
 def check_description(ctx: Context, header: Header, info: StateInfo) -> None:
     """Compares what the file says with the model and the context; the errors say which reason comes first."""
-    mine, said, place = describe(ctx, {}), Said(header.description, info.path), info.path
+    mine, said, place = describe(ctx, {}), Said(header.description, info.path), place_of(info)
     _check_model(mine, said, place)
     if said.get("numerics_id") != mine["numerics_id"]:
-        message = f"{place}: computed by kernels with the numerics id {said.text('numerics_id')!r}"
+        message = f"{place}: computed by kernels with the numerics id {shown(said.text('numerics_id'))}"
         raise StateNumericsError(f"{message}; these have {NUMERICS_ID!r}", "save the state again with this llmkit")
     for name, value in mine["kv"].items():
         if said.get("kv", name) != value:
-            message = f"{place}: {_KV_NAMES.get(name, name)} {said.get('kv', name)!r}; this context has {value!r}"
+            message = f"{place}: {_KV_NAMES.get(name, name)} {shown(said.get('kv', name))}; this context has {value!r}"
             raise StateKvTypeError(message, _KV_HINTS.get(name, "save the state again with this llmkit"))
     _check_memory(ctx, header, said, info)
     if header.n_logits not in (0, ctx.model.config.n_vocab):
         raise damaged(place, "its tables are not what its description says")
     if any((run[TOKEN] >= ctx.model.config.n_vocab).any() for run in header.runs):
         raise damaged(place, f"a token that is not in the vocabulary of {ctx.model.config.n_vocab}")
+
+
+def place_of(info: StateInfo) -> str:
+    """The file's name in a message."""
+    return shown(info.path, 300)
 
 
 def _check_memory(ctx: Context, header: Header, said: Said, info: StateInfo) -> None:
@@ -113,17 +119,18 @@ def _check_memory(ctx: Context, header: Header, said: Said, info: StateInfo) -> 
     """
     layout, swa_full = ctx.kv.layout, said.get("memory", "swa_full")
     if not isinstance(swa_full, bool):
-        raise damaged(info.path, "memory.swa_full is not what it should be")
+        raise damaged(place_of(info), "memory.swa_full is not what it should be")
     kinds = ctx.model.memory_layout(layout.type_k, layout.type_v, info.n_ctx, swa_full=swa_full).kinds
-    if said.get("memory", "windows") != list(info.windows) or info.layers != tuple(kind.layers for kind in kinds):
-        raise damaged(info.path, "its kinds of memory are not those of a context as it says")
+    right = len(kinds) == len(header.kinds) and info.layers == tuple(kind.layers for kind in kinds)
+    if not right or said.get("memory", "windows") != list(info.windows):
+        raise damaged(place_of(info), "its kinds of memory are not those of a context as it says")
     for kind, record in zip(kinds, header.kinds, strict=True):
         sizes = kind.window, len(kind.layers), kind.layout.block_bytes
         if (record.window, record.n_layer, record.block_bytes) != sizes:
-            raise damaged(info.path, "its blocks are not of the size that its types have")
+            raise damaged(place_of(info), "its blocks are not of the size that its types have")
     if info.layers != tuple(kind.layers for kind in ctx.kv.kinds) and swa_full != ctx.params.swa_full:
         there, here = ("with" if full else "without" for full in (swa_full, ctx.params.swa_full))
-        message = f"{info.path}: saved {there} --swa-full, and this context is {here}"
+        message = f"{place_of(info)}: saved {there} --swa-full, and this context is {here}"
         raise StateWindowError(message, "give the same --swa-full")
 
 
@@ -137,20 +144,20 @@ _KV_HINTS = {
 
 
 def _check_model(mine: Mapping[str, Any], said: Said, place: str) -> None:
-    model, name = mine["model"], said.text("model", "name")
+    model, name = mine["model"], shown(said.text("model", "name"))
     same_file = said.text("model", "file_fingerprint") == model["file_fingerprint"]
     hint = f"give -m with the model it was saved with: {name}"
     if not same_file:
         alike = all(said.get("model", key) == model[key] for key in ("arch", "name", "shape"))
-        there, here = said.text("model", "quantization"), model["quantization"]
+        there, here = shown(said.text("model", "quantization"), 200), shown(model["quantization"], 200)
         if alike and there != here:
             message = f"{place}: saved with {name} in another quantisation: {there} there, {here} here"
             raise StateQuantizationError(message, hint)
-        raise StateModelError(f"{place}: saved with another model: {name}, not {model['name']}", hint)
+        raise StateModelError(f"{place}: saved with another model: {name}, not {shown(model['name'])}", hint)
     rope = said.mapping("rope")
     for key, value in mine["rope"].items():
         if rope.get(key) != value:
-            message = f"{place}: keys are rotated otherwise: rope {key} is {rope.get(key)!r} there, {value!r} here"
+            message = f"{place}: keys are rotated otherwise: rope {key} is {shown(rope.get(key))} there, {value!r} here"
             raise StateRopeError(message, "give the same RoPE options, --override-kv and, for LongRoPE, context size")
     if said.text("model", "fingerprint") != model["fingerprint"]:
         message = f"{place}: saved with {name} under other metadata (--override-kv)"

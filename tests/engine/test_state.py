@@ -318,7 +318,7 @@ def test_a_load_that_is_interrupted(models: dict[str, Path], path: Path, compres
             ctx.free_sequence(seq)
         step, interrupted = 0, True
         while interrupted:
-            step += 37
+            step += 79
             pair = [ctx.new_sequence() for _ in range(2)]
             runs.feed(ctx, list(zip(pair, old, strict=True)), "none")
             sys.settrace(Interrupter(step, STATE_FILES))
@@ -360,6 +360,29 @@ def test_a_token_that_is_interrupted(models: dict[str, Path], path: Path) -> Non
                 runs.assert_same_bits(runs.feed(ctx, [(seq, [5])]), want, f"step {step}")
             assert counted(ctx), step
         assert step > 100
+
+
+def test_one_after_the_other(models: dict[str, Path], tmp_path: Path) -> None:
+    """Save A and B, load A, ask, load A again, ask again: equal, whatever was between, and nobody else notices."""
+    with runs.context(models["gemma3"], kv="f16", n_ctx=1024) as ctx:
+        memory = ctx.memory
+        for name, ids in (("a", IDS[:90]), ("b", IDS[40:200])):
+            runs.feed(ctx, [(memory.sequence(0), ids)], "none")
+            save_state(ctx, tmp_path / name, memory.sequence(0))
+            memory.seq_rm(0)
+        runs.feed(ctx, [(memory.sequence(5), IDS[7:77])], "none")
+        memory.seq_cp(5, 6)
+        answers = []
+        for name in ("a", "b", "a", "b"):
+            load_state(ctx, tmp_path / name, memory.sequence(0))
+            answers.append(runs.feed(ctx, [(memory.sequence(0), [4, 5, 6])]))
+        runs.assert_same_bits(answers[2], answers[0], "a")
+        runs.assert_same_bits(answers[3], answers[1], "b")
+        neighbours = runs.feed(ctx, [(memory.sequence(5), [3, 4])])
+        memory.clear()
+        runs.feed(ctx, [(memory.sequence(1), IDS[7:77])], "none")
+        runs.assert_same_bits(neighbours, runs.feed(ctx, [(memory.sequence(1), [3, 4])]), "a neighbour")
+        assert counted(ctx)
 
 
 def test_which_sequences(models: dict[str, Path], path: Path) -> None:
