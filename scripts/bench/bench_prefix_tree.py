@@ -10,6 +10,7 @@ from llmkit.memory.kinds import memory_layout
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.memory.prefix_tree import PrefixTree
+from llmkit.memory.sliding_window import drop_kept
 from llmkit.report import result_table
 
 N_VOCAB = 150_000
@@ -26,6 +27,7 @@ def add_session(kv: KvCache, tree: PrefixTree, ids: np.ndarray) -> None:
     seq = kv.new_sequence()
     n = tree.attach(tree.match(ids[:-1], [""]), seq)
     kv.append(seq, ids[n:])
+    drop_kept(kv)
     tree.insert(seq, "")
     kv.free(seq)
 

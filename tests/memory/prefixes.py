@@ -4,6 +4,7 @@ A cell's content is a number made of all tokens up to its own, so that a cell at
 over or freed, shows. Blocks are full of NaN when they are free (LLMKIT_POISON).
 """
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ def contents(ids: Ids) -> NDArray[np.uint64]:
     return np.cumsum(POWERS[: len(ids)] * (np.array(ids, np.uint64) + np.uint64(1)), dtype=np.uint64)
 
 
+def turn(by: Any, cells: Any, rotated: Any) -> None:
+    """As KeyShift.turn does, but that the keys stay what they are."""
+    for n, address in zip(by.tolist(), rotated.tolist(), strict=True):
+        ctypes.c_int64.from_address(address).value += n
+
+
 class Cache:
     """One layer that sees all, and one with a window where that is given."""
 
@@ -37,7 +44,7 @@ class Cache:
         layout = memory_layout((0, window), KvLayout(2, 1, 16, "f16", "f16"), n_ctx, swa_full=window == 0)
         self.kv = KvCache(layout, n_ctx, 0, n_cells)
         self.windows = self.kv.windows
-        self.memory = Memory(self.kv, None, can_shift=True)
+        self.memory = Memory(self.kv, turn, can_shift=True)
         self.tree = PrefixTree(self.kv, max_bytes=max_bytes)
 
     def cells(self, k: int) -> NDArray[np.uint64]:

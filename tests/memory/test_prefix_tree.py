@@ -5,6 +5,9 @@ import pytest
 
 from llmkit.errors import UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
+from llmkit.memory.chain import ROTATED, Chain
+from llmkit.memory.leaving_order import LeavingOrder
+from llmkit.memory.radix import Node
 from tests.memory.prefixes import Cache, Ids
 
 
@@ -86,7 +89,21 @@ def test_prompts_that_are_used_once_do_not_push_out_what_is_used_again() -> None
     cache.check_references()
 
 
-def test_what_was_used_again_long_ago_leaves_for_what_is_used_again_now() -> None:
+def test_what_was_used_again_long_ago_stands_in_line_again() -> None:
+    order, root = LeavingOrder(100), Node("", None, 0, b"", Chain((), (0,)), 0)
+    nodes = {name: Node("", root, 0, b"", Chain((), (0,)), id) for id, name in enumerate("abcde", 1)}
+    for name in "abcd":
+        order.resize(nodes[name], 40)
+        order.use(nodes[name])
+    for name in "abc":  # two of these may be protected
+        order.use_again(nodes[name])
+    order.use(nodes["e"])
+    left = [order.pop() for _ in range(6)]
+    names = {id(node): name for name, node in nodes.items()}
+    assert "".join(names.get(id(node), "-") for node in left) == "daebc-"  # not protected any more, behind d
+
+
+def test_memory_is_taken_over_by_what_is_used_now() -> None:
     cache = Cache(n_cells=64 * BLOCK_CELLS)
     old, new = ([ids(128, seed=i) for i in range(first, first + 12)] for first in (0, 100))
     for texts in (old, new):
@@ -225,6 +242,7 @@ def test_what_two_have_computed_is_stored_once() -> None:
     id = cache.tree.insert(first, "")
     cache.tree.insert(second, "", 200)  # the whole blocks that it shares
     assert cache.kv.pool.n_used == n_alone - 6
+    assert len({cell // BLOCK_CELLS for cell in second.cells[192:].tolist()}) == 1  # a tile stays in one block
     third = cache.computed(text)
     assert cache.tree.insert(third, "") == id
     assert third.cells.tolist() == first.cells.tolist()
@@ -272,12 +290,26 @@ def test_lookups_take_as_many_steps_with_many_sessions_as_with_few() -> None:
     cache.check_tree()
 
 
+def test_an_entry_keeps_its_id_while_it_is_there() -> None:
+    cache, text = Cache(), ids(64, seed=1)
+    seq = cache.computed(text)
+    id = cache.tree.insert(seq, "")
+    for end in (1, 2):
+        cache.session([*text, end])
+    cache.tree.remove(next(entry.id for entry in cache.tree.entries() if cache.paths("")[entry.id][-1] == 1))
+    assert [(entry.id == id, entry.n_tokens) for entry in cache.tree.entries()] == [(True, 64), (False, 65)]
+    assert cache.tree.insert(seq, "") == id
+
+
 def test_tokens_that_moved_are_no_prefix() -> None:
     cache, text = Cache(), ids(128, seed=1)
     seq = cache.memory.sequence(0)
     cache.append(seq, text)
     cache.memory.seq_rm(0, 32, 64)
-    cache.memory.seq_add(0, 64, -1, -32)  # positions and places are now as if nothing had happened
+    cache.memory.seq_add(0, 64, -1, -32)
+    cache.memory.settle(seq)  # positions, keys and places are now as if nothing had happened
+    assert (seq.positions == seq.chain.column(ROTATED)).all()
+    assert seq.chain.turned
     cache.append(seq, [1, 2])
     id = cache.tree.insert(seq, "")
     assert [(entry.id, entry.n_tokens) for entry in cache.tree.entries()] == [(id, 32)]

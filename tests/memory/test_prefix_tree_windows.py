@@ -41,6 +41,26 @@ def test_a_hit_is_cut_to_the_last_point() -> None:
     cache.check_references()
 
 
+def test_what_is_attached_near_a_point_is_whole() -> None:
+    """Blocks are kept as wholes, so a little before a point is one, too; from there to the token nothing may lack."""
+    cache, text = Cache(window=WINDOW), ids(600, seed=1)
+    with_points(cache, text, [600])
+    found = []
+    for n in range(540, 601):
+        seq = cache.kv.new_sequence()
+        found.append(cache.tree.attach(cache.tree.match(text[:n], [""]), seq))
+        cache.check(seq)
+        cache.kv.free(seq)
+    assert found == [0] * 35 + list(range(575, 601))
+
+
+def test_the_last_token_can_always_be_computed_again() -> None:
+    for n in range(190, 226):
+        cache, text = Cache(window=WINDOW), ids(n, seed=n)
+        with_points(cache, text, [n])
+        assert cache.tree.match(text[:-1], [""]).n_tokens == n - 1
+
+
 def test_what_is_shorter_than_a_window_needs_no_points() -> None:
     cache, text = Cache(window=WINDOW), ids(WINDOW + 20, seed=1)
     with_points(cache, text, [len(text)])
