@@ -5,7 +5,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Case:
     seq: Any
     path: Path
     next_row: np.ndarray
+    fresh_rows: np.ndarray
 
     def unchanged(self) -> None:
         """Fails unless the sequence goes on as before."""
@@ -51,6 +52,7 @@ class Case:
         self.unchanged()
         runs.assert_same_bits(runs.feed(self.ctx, [(self.seq, IDS[70:72])]), self.next_row, "after a refusal")
         self.ctx.kv.truncate(self.seq, 70)
+        runs.assert_same_bits(runs.prefill(self.ctx, IDS[100:140], 40), self.fresh_rows, "a fresh prompt")
 
     def refused(self, error: type[e.StateError], match: str | None = None) -> None:
         with pytest.raises(e.StateError, match=match) as caught:
@@ -74,7 +76,7 @@ def opened(folder: Path) -> Iterator[Case]:
         save_state(ctx, folder / "good", seq, metadata={"a": "b"}, logits=row)
         want = runs.feed(ctx, [(seq, IDS[70:72])])
         ctx.kv.truncate(seq, 70)
-        yield Case(ctx, seq, folder / "good", want)
+        yield Case(ctx, seq, folder / "good", want, runs.prefill(ctx, IDS[100:140], 40))
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def case(opened: Case, tmp_path: Path) -> Iterator[Case]:
     """The same with a file of its own, at the end of which the context still gives the same bits."""
     path = tmp_path / "a.state"
     path.write_bytes(opened.path.read_bytes())
-    yield Case(opened.ctx, opened.seq, path, opened.next_row)
+    yield replace(opened, path=path)
     opened.goes_on()
 
 
@@ -253,6 +255,17 @@ def test_other_metadata(opened: Case, folder: Path) -> None:
         refused_by(opened.path, model, error)
 
 
+def test_other_factors_in_a_longer_context(folder: Path) -> None:
+    """Models with LongRoPE rotate keys otherwise where the context is longer than the one they were trained for."""
+    metadata = {"phi3.rope.scaling.type": "longrope", "phi3.rope.scaling.original_context_length": 128}
+    model = load_model(make_model(folder / "phi3.gguf", arch="phi3", metadata=metadata, n_ctx_train=1024))
+    with Context(model, ContextParams(n_ctx=128, n_threads=1)) as ctx:
+        seq = ctx.new_sequence()
+        runs.feed(ctx, [(seq, IDS[:20])])
+        save_state(ctx, folder / "short", seq)
+    refused_by(folder / "short", model, e.StateRopeError, "factors", type_k="f16", type_v="f16")
+
+
 def test_another_context(opened: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, model = opened.path, runs.load(folder / "m.gguf")
     refused_by(path, model, e.StateKvTypeError, "keys have the type", type_k="f16")
@@ -340,7 +353,7 @@ def test_a_compressed_block_that_lies(opened: Case, tmp_path: Path) -> None:
     unknown = zstandard.ZstdCompressor(write_content_size=False).compress(b"x")
     for frame in (big, small, unknown, b"", None):
         path.write_bytes(with_last_block(good, frame))
-        Case(opened.ctx, opened.seq, path, opened.next_row).refused(e.StateDamagedError)
+        replace(opened, path=path).refused(e.StateDamagedError)
     opened.goes_on()
 
 
