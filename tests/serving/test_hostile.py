@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmkit import report
 from llmkit.serving.errors import ApiError
 from llmkit.serving.slot_files import check_readable, check_writable, slot_path
 from tests.serving.conftest import Site
@@ -115,6 +116,16 @@ def test_ids_of_requests(site: Site, capsys: pytest.CaptureFixture[str]) -> None
     site.post("/completion", {"prompt": "x", "n_predict": 1}, headers={"X-Request-Id": "abc"})
     assert "abc 127.0.0.1 POST /completion 200 in " in (said := capsys.readouterr().err)
     assert "prompt 1, cached 1, generated 1" in said
+
+
+def test_looks_at_the_server_are_logged_when_it_is_verbose(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose in (False, True):
+        report.set_level(verbose=verbose)
+        try:
+            site.get("/health")
+        finally:
+            report.set_level()
+        assert ("GET /health 200" in capsys.readouterr().err) is verbose
 
 
 def test_pages_of_others(make_site: Any) -> None:

@@ -1,7 +1,9 @@
 """A real server with a tiny model: what clients see of it."""
 
 import json
+import random
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -263,8 +265,10 @@ def test_clients_that_go(server: Server, stream: bool) -> None:
     server.until_idle()
     cancelled = server.metric("llmkit:requests_cancelled_total")
     sockets = []
-    for i in range(12):
+    moments = random.Random(1)
+    for i in range(40):
         sockets.append(connect(server))
+        time.sleep(moments.random() * 0.02)
         body = ask(f"{i} " + "gone " * (150 if i % 3 == 0 else 3), -1 if i % 3 else 5, stream=stream)
         sockets[-1].sendall(request_bytes(body))
     for i, sock in enumerate(sockets):
