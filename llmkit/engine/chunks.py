@@ -13,7 +13,7 @@ POINT_TOKENS = 1024
 _FIRST = 64  # before anything was measured
 _FEWEST, _FEWEST_ALONE = 16, 64
 _REST = 1.5
-_MEASURABLE = 8  # rows: a step of fewer says nothing about a step of many
+_MEASURABLE = 8  # prompt tokens: a step with fewer says nothing about one with many
 _WEIGHT = 0.3  # of the newest measurement
 
 
@@ -40,23 +40,32 @@ def cut_at(n_done: int, n: int, stops: Iterable[int]) -> int:
 
 
 class ChunkSize:
-    """Prompt tokens in a step: at most `most`, and no more than take `seconds` at the speed that was measured.
+    """Prompt tokens in a step: at most `most`, and so few that the whole step takes no longer than `seconds`.
 
-    But never so few that most of the time goes into reading weights: that helps nobody when nobody generates.
+    A step is taken to cost what one without prompts costs, and so much for each prompt token; both are measured. But
+    they are never so few that most of the time goes into reading weights: that helps nobody when nobody generates.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most, self.seconds = most, seconds
-        self._rate: float | None = None
+        self._step_s, self._token_s = 0.0, 0.0
 
     def choose(self, n_wanted: int, someone_generates: bool) -> int:
         """How many of n_wanted tokens now; a small rest does not wait for a step of its own."""
-        n = _FIRST if self._rate is None else int(self._rate * self.seconds)
+        n = int((self.seconds - self._step_s) / self._token_s) if self._token_s else _FIRST
         n = max(n, _FEWEST if someone_generates else _FEWEST_ALONE)
         return min(self.most, n_wanted if n_wanted <= _REST * n else n)
 
-    def measured(self, n_rows: int, seconds: float) -> None:
-        """Takes note of a step of n_rows tokens that took so long."""
-        if n_rows >= _MEASURABLE and seconds > 0:
-            rate = n_rows / seconds
-            self._rate = rate if self._rate is None else self._rate + _WEIGHT * (rate - self._rate)
+    def measured(self, n_prompt: int, seconds: float) -> None:
+        """Takes note of a step with n_prompt prompt tokens that took so long."""
+        if seconds <= 0:
+            return
+        if n_prompt == 0:
+            self._step_s = _mean(self._step_s, seconds)
+        elif n_prompt >= _MEASURABLE:
+            self._token_s = _mean(self._token_s, max(seconds - self._step_s, 0.1 * seconds) / n_prompt)
+
+
+def _mean(old: float, new: float) -> float:
+    """What was measured until now, and the newest, which counts for more."""
+    return old + _WEIGHT * (new - old) if old else new

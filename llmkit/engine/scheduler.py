@@ -170,8 +170,7 @@ class Scheduler:
         counters.busy_slots += len(plan)
         counters.step_s += seconds
         counters.n_prompt += n_prompt
-        if n_prompt:
-            self._chunk.measured(sum(plan.values()), seconds)
+        self._chunk.measured(n_prompt, seconds)
 
     def _fail_numerics(self, plan: dict[Job, int], error: NumericsError) -> None:
         """Fails the jobs whose logits are no numbers; the others are decoded again, as nothing has changed for them."""

@@ -30,13 +30,21 @@ def test_the_size_follows_the_speed_within_bounds() -> None:
     chunk.measured(first, first / 400)
     assert chunk.choose(1000, True) == 100
     chunk.measured(2, 100.0)
-    assert chunk.choose(1000, True) == 100, "a step of two tokens says nothing"
+    assert chunk.choose(1000, True) == 100, "a step with two prompt tokens says nothing"
     for _ in range(30):
         chunk.measured(100, 0.01)
     assert chunk.choose(1000, True) == 256
     for _ in range(60):
         chunk.measured(100, 10.0)
     assert (chunk.choose(1000, True), chunk.choose(1000, False)) == (16, 64)
+
+
+def test_a_step_takes_its_time_whatever_it_costs_without_prompts() -> None:
+    chunk = ChunkSize(256, 0.25)
+    for n in (100, 40):
+        chunk.measured(0, 0.05)
+        chunk.measured(n, 0.05 + n * 0.002)
+        assert chunk.choose(1000, True) == 100
 
 
 def test_a_small_rest_goes_along() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmkit.engine import admission
 from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
 from llmkit.engine.generate import StopReason
@@ -76,7 +77,10 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_have_the_bits_that_they_have_alone(path: Path, reference: Context, seed: int) -> None:
+def test_answers_have_the_bits_that_they_have_alone(
+    path: Path, reference: Context, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "FORESEEN", 4)  # so that texts are parked
     with opened(path, N_CTX, n_slots=5, seed=seed) as ctx:
         bench = Bench(ctx, n_slots=5, max_chunk=48)
         life = Life(bench, random.Random(seed))
