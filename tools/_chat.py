@@ -6,7 +6,7 @@ llmkit/engine/conversation.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llmkit import report
@@ -113,11 +113,14 @@ class Chat:
         timings = self._timings or Timings()
         prompt = self.conversation.prompt(prefill)
         report.detail(f"prompt: {len(prompt.ids)} tokens, {prompt.n_cached} of them cached")
-        params = GenerateParams(
-            self._request.n_predict, min(self._request.context.n_batch, self._request.context.n_ubatch)
-        )
-        generation = self._make(prompt.new_ids, params, timings)
-        generation.sampler.accept(prompt.ids[: prompt.n_cached])
+        new_ids = prompt.new_ids
+        if self.conversation.needs_points and len(new_ids) > 1:
+            if not self._compute(new_ids[:-1], timings):
+                return None
+            self.conversation.keep_point()
+            new_ids = new_ids[-1:]
+        generation = self._make(new_ids, self._params(self._request.n_predict), timings)
+        generation.sampler.accept(prompt.ids[: -len(new_ids)])
         generation.sampler.n_drawn = self._n_drawn
         text = self._generate(generation, prefill)
         self._n_drawn, self._timings, self.prefill = generation.sampler.n_drawn, None, ""
@@ -128,6 +131,20 @@ class Chat:
         self.last = answer
         self._tell(answer)
         return answer
+
+    def _params(self, n_predict: int) -> GenerateParams:
+        context = self._request.context
+        return GenerateParams(n_predict, min(context.n_batch, context.n_ubatch))
+
+    def _compute(self, ids: list[int], timings: "Timings") -> bool:
+        """Computes a part of the prompt; False if Ctrl-C came."""
+        from ._interrupt import Interruption
+
+        part = self._make(ids, self._params(0), timings)
+        with Interruption() as interruption:
+            part.interrupted = interruption
+            assert not list(part), "nothing is generated"
+        return part.stop_reason != "interrupted"
 
     def _generate(self, generation: "Generation", prefill: str) -> str:
         """The text; a second Ctrl-C does not wait for the step that is being computed."""
@@ -188,7 +205,10 @@ def run_chat(request: "Request", chat: ChatOptions, make: Callable[[Engine], Mak
     prefill = plain_text(chat.prefill or "", "--prefill", escape=request.escape)
     typed = at_terminal() and not request.as_json
     timings = Timings()
-    with open_engine(request.model, request.context, timings, needs_text=True, overrides=request.overrides) as engine:
+    from llmkit.engine.points import N_POINTS
+
+    context = replace(request.context, n_seq_max=1 + N_POINTS, kv_unified=True)
+    with open_engine(request.model, context, timings, needs_text=True, overrides=request.overrides) as engine:
         from llmkit.engine.conversation import Conversation
 
         from ._chat_template import template_of

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from llmkit.engine.generate import DecodedSequence, Generation
+from llmkit.engine.points import Points, SequenceMemory
 from llmkit.errors import ChatTemplateError, ContextFullError
 
 Message = dict[str, Any]
@@ -35,14 +34,6 @@ class Spelling(Protocol):
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
 
     def piece_bytes(self, id: int, special: bool = False) -> bytes: ...
-
-
-class SequenceMemory(Protocol):
-    """What it needs of a context's memory."""
-
-    def sequence(self, seq_id: int) -> Any: ...
-
-    def seq_rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -87,6 +78,7 @@ class Conversation:
         self.messages: list[Message] = []
         self._memory, self._tokenizer, self._template = memory, tokenizer, template
         self._n_ctx, self._options, self._seq_id = n_ctx, dict(options or {}), seq_id
+        self._points = Points(memory, seq_id)
         self._text, self._ids = "", list[int]()
         self._boundaries: list[_Boundary] = []
 
@@ -103,7 +95,7 @@ class Conversation:
 
     def prompt(self, prefill: str = "") -> Prompt:
         """What is to be computed for the next answer, which begins with `prefill`. Cuts the sequence back to what it
-        shares with that; where a window has already forgotten what would be needed then, all is computed anew.
+        shares with that; where a window has forgotten what would be needed then, to a point that was kept.
 
         ChatTemplateError if the template refuses the messages; ContextFullError, and nothing is cut, if they are too
         long for the context.
@@ -120,10 +112,19 @@ class Conversation:
                 f"the conversation has {len(ids)} tokens with this message, but the context holds {self._n_ctx}",
                 "Begin anew, take turns back, or give a larger context with -c.",
             )
-        n_cached = self._cut_back(ids)
+        n_cached = self._points.cut_back(ids)
         self._text, self._ids = text, ids
         self._boundaries = [*kept, _Boundary(len(text), len(ids))]
         return Prompt(text, ids, n_cached)
+
+    @property
+    def needs_points(self) -> bool:
+        """Whether `keep_point` is of use: in memory with windows."""
+        return self._points.are_needed
+
+    def keep_point(self) -> None:
+        """The sequence holds a prompt but its last token: what it can go back to where a window forgets."""
+        self._points.keep()
 
     def add_answer(self, generation: Generation, text: str, prefill: str = "") -> None:
         """Adds the answer that came of the last prompt as the assistant's message: `prefill` and the text generated."""
@@ -170,18 +171,9 @@ class Conversation:
         """Whether tokens encoded apart are what they are in the whole text: for sure where a special token begins."""
         return bool(rest) and not self._tokenizer.piece_bytes(rest[0])
 
-    def _cut_back(self, ids: list[int]) -> int:
-        """Leaves in the sequence what it shares with ids; how much that is. The last one's logits are needed anew."""
-        held = np.asarray(self._memory.sequence(self._seq_id).tokens).tolist()
-        n = min(_n_common(held, ids), len(ids) - 1)
-        if n < len(held) and not self._memory.seq_rm(self._seq_id, n, -1):
-            self._memory.seq_rm(self._seq_id)
-            return 0
-        return n
 
-
-def _n_common(a: Any, b: Any) -> int:
-    """How many of the first items are the same."""
+def _n_common(a: str, b: str) -> int:
+    """How many of the first characters are the same."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n

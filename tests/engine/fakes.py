@@ -31,6 +31,11 @@ class FakeSequences:
     def sequence(self, seq_id: int) -> FakeSequence:
         return self._sequences.setdefault(seq_id, FakeSequence())
 
+    rewind = "any"
+
+    def seq_cp(self, src: int, dst: int, p0: int = -1, p1: int = -1) -> None:
+        self.sequence(dst).tokens[:] = self.sequence(src).tokens
+
     def seq_rm(self, seq_id: int, p0: int = -1, p1: int = -1) -> bool:
         assert p1 == -1, "only an end is removed"
         del self.sequence(seq_id).tokens[max(p0, 0) :]

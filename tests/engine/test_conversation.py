@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
 from llmkit.engine.conversation import Conversation, Prompt
 from llmkit.engine.generate import Generation
+from llmkit.engine.points import N_POINTS
 from llmkit.engine.sampler import Sampler
 from llmkit.errors import ChatTemplateError, ContextFullError
 from llmkit.models.model import load_model
@@ -33,7 +35,7 @@ class Talk:
 
     def __init__(self, path: Path, template: str, n_ctx: int = N_CTX) -> None:
         self.model = load_model(path)
-        self.ctx = Context(self.model, ContextParams(n_ctx=n_ctx, n_threads=1, n_seq_max=2))
+        self.ctx = Context(self.model, ContextParams(n_ctx=n_ctx, n_threads=1, n_seq_max=1 + N_POINTS))
         self.tokenizer: Tokenizer = load_tokenizer(self.model.gguf)
         self.template = ChatTemplate(template, bos_token="", eos_token="")
         self.conversation = Conversation(self.ctx.memory, self.tokenizer, self.template, n_ctx=self.ctx.n_ctx)
@@ -54,8 +56,9 @@ class Talk:
         return prompt, generation
 
     def last_row(self, ids: list[int]) -> Any:
-        """The logits after ids, computed in a sequence of its own in one go."""
-        return prefill(self.ctx, ids, len(ids))[-1:]
+        """The logits after ids, computed by another context in one go."""
+        with Context(self.model, ContextParams(n_ctx=N_CTX, n_threads=1)) as ctx:
+            return prefill(ctx, ids, len(ids))[-1:]
 
 
 @pytest.fixture
@@ -83,8 +86,6 @@ def test_reuse_changes_no_bit(talk: Talk) -> None:
     prompt.messages.append({"role": "user", "content": "more of it"})
     asked = prompt.prompt()
     assert 0 < asked.n_cached < len(asked.ids)
-    from llmkit.engine.batch import Segment
-
     got = np.array(talk.ctx.decode([Segment(talk.ctx.memory.sequence(0), asked.new_ids, "last")]), np.float32)
     assert_same_bits(got, talk.last_row(asked.ids), "the logits after a reused conversation")
 
@@ -176,19 +177,93 @@ def test_an_answer_begins_as_told(talk: Talk) -> None:
     assert following.n_cached >= len(prompt.ids)
 
 
-def test_a_window_that_has_forgotten_computes_anew(tmp_path: Path) -> None:
-    """Cutting back to where the window would need what it has dropped is refused: all is computed, to equal bits."""
-    path = make_model(
-        tmp_path / "w.gguf", arch="gemma3", tokenizer="bpe", n_ctx_train=N_CTX, window=32, window_pattern=(1, 0)
-    )
-    talk = Talk(path, BUILT_IN["chatml"])
+def windowed(path: Path, template: str = BUILT_IN["chatml"]) -> Talk:
+    model = {"arch": "gemma3", "tokenizer": "bpe", "n_ctx_train": N_CTX, "window": 32, "window_pattern": (1, 0)}
+    return Talk(make_model(path, **model), template)
+
+
+def check_held(talk: Talk, prompt: Prompt) -> None:
+    """The sequence holds the prompt, and computing on gives the bits of computing it all in one go."""
+    seq = talk.ctx.memory.sequence(0)
+    talk.ctx.decode([Segment(seq, prompt.new_ids[:-1], "none")])
+    talk.conversation.keep_point()
+    got = np.array(talk.ctx.decode([Segment(seq, prompt.ids[-1:], "last")]), np.float32)
+    assert seq.tokens.tolist() == prompt.ids
+    assert_same_bits(got, talk.last_row(prompt.ids), "the logits after going back")
+
+
+def asked(talk: Talk, text: str) -> Prompt:
+    talk.conversation.messages.append({"role": "user", "content": text})
+    return talk.conversation.prompt()
+
+
+def answered(talk: Talk, text: str) -> None:
+    """As if the model had said so."""
+    ids = talk.tokenizer.encode(text)
+    talk.ctx.decode([Segment(talk.ctx.memory.sequence(0), ids, "none")])
+    talk.conversation.add_answer(Told(ids), text)  # type: ignore[arg-type]
+
+
+def test_a_window_that_has_forgotten_goes_back_to_a_point(tmp_path: Path) -> None:
+    """An answer longer than the window, then another one, another message, and one more turn."""
+    talk = windowed(tmp_path / "w.gguf")
     with talk.ctx:
-        talk.turn("one")
-        talk.turn("two " * 60, n=60)
-        assert talk.conversation.drop_turn()
-        prompt, _ = talk.turn("three")
-        assert prompt.n_cached == 0
-        assert talk.ctx.memory.sequence(0).tokens.tolist()[: len(prompt.ids)] == prompt.ids
+        first = asked(talk, "one")
+        check_held(talk, first)
+        answered(talk, "a b c d e f g h " * 4)
+        second = asked(talk, "two")
+        check_held(talk, second)
+        answered(talk, "h g f e d c b a " * 4)
+        talk.conversation.drop_answer()
+        again = talk.conversation.prompt()
+        assert (again.ids, again.n_cached) == (second.ids, len(second.ids) - 1)
+        check_held(talk, again)
+        answered(talk, "i j k l m n o p " * 4)
+        talk.conversation.drop_turn()
+        third = asked(talk, "three")
+        assert third.n_cached == len(first.ids) - 1, "the point of the turn that stays"
+        check_held(talk, third)
+
+
+def test_a_window_with_answers_that_are_trimmed(tmp_path: Path) -> None:
+    """Each turn leaves the answer before it as it was computed: it goes back to the prompt before, not to the start."""
+    talk = windowed(tmp_path / "w.gguf", TRIMMING)
+    with talk.ctx:
+        before = None
+        for turn in range(6):
+            prompt = asked(talk, f"number {turn}")
+            assert prompt.n_cached == (len(before.ids) - 1 if before else 0)
+            check_held(talk, prompt)
+            answered(talk, " a b c d e f g h" * 4)
+            before = prompt
+
+
+def test_points_of_another_conversation_are_forgotten(tmp_path: Path) -> None:
+    """Their cells are free then: as many are used as if there had never been one."""
+    n_used = []
+    for texts in (["other"], ["one", "two", "three", "other"]):
+        talk = windowed(tmp_path / "w.gguf")
+        with talk.ctx:
+            for text in texts:
+                talk.conversation.messages[:] = talk.conversation.messages if text != "other" else []
+                check_held(talk, asked(talk, text))
+                if text != "other":
+                    answered(talk, "a b c d e f g h " * 6)
+            n_used.append([pool.n_used for pool in talk.ctx.kv.pools])
+    assert n_used[0] == n_used[1]
+
+
+def test_points_leave_the_whole_context_to_a_conversation(tmp_path: Path) -> None:
+    """However many points there are, all n_ctx tokens can be held."""
+    talk = windowed(tmp_path / "w.gguf")
+    with talk.ctx:
+        for turn in range(12):
+            prompt = asked(talk, f"{turn}")
+            check_held(talk, prompt)
+            answered(talk, "a b c ")
+        seq = talk.ctx.memory.sequence(0)
+        talk.ctx.decode([Segment(seq, [5] * (talk.ctx.n_ctx - seq.n_tokens), "none")])
+        assert seq.n_tokens == talk.ctx.n_ctx
 
 
 def test_a_message_that_does_not_fit_changes_nothing(talk: Talk) -> None:

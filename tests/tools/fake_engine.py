@@ -71,6 +71,7 @@ class FakeEngine:
         self.params: list[ContextParams] = []
         self.on_decode: Callable[[], None] = lambda: None
         self.script: Callable[[list[int]], Row] | None = None  # instead of the answer
+        self.rewind = "any"  # "points": as memory with windows
 
     @property
     def ctx(self) -> FakeContext:
@@ -90,6 +91,7 @@ class FakeEngine:
         self.params.append(params)
         ctx = FakeContext(self.script or answering(self.answer), n_ctx=params.n_ctx or 512, n_vocab=N_VOCAB)
         ctx.on_decode = lambda: self.on_decode()
+        ctx.memory.rewind = self.rewind
         self.contexts.append(ctx)
         gguf = TypedMetadata({}, "fake")  # without a chat template: chatml is taken
         config = SimpleNamespace(n_vocab=N_VOCAB)

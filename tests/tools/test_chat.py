@@ -305,9 +305,34 @@ def test_penalties_see_what_was_cached(run: Any, engine: FakeEngine, monkeypatch
     assert run("-cnv", *options).out == "Q\nY\nZ\n"
 
 
-def test_ctrl_c_before_the_answer_takes_the_message_back(run: Any, talking: FakeEngine) -> None:
+@pytest.mark.parametrize("rewind", ["any", "points"])
+def test_ctrl_c_before_the_answer_takes_the_message_back(run: Any, talking: FakeEngine, rewind: str) -> None:
+    talking.rewind = rewind
     talking.on_decode = lambda: os.kill(os.getpid(), signal.SIGINT)
     result = run("-st", "-p", "Hi" * 40, "-ub", "16", *GREEDY)
     assert (result.code, result.out) == (130, "")
     assert "the message was taken back" in result.err
     assert len(talking.ctx.calls) == 1
+
+
+def test_memory_with_windows_keeps_a_point_before_the_last_token(
+    run: Any, talking: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an answer can be taken back where the window has moved on; what is said and counted is the same."""
+    told = []
+    for talking.rewind in ("any", "points"):
+        pipe(monkeypatch, "one\ntwo\n")
+        lines = [json.loads(line) for line in run("-cnv", "--json", *GREEDY).out.splitlines()]
+        told.append([(line["text"], line["ids"], line["timings"]["prompt_n"]) for line in lines])
+    assert told[0] == told[1]
+    kept = talking.ctx.memory.sequence(3).tokens  # the second of four
+    assert bytes(kept[1:]).decode().endswith("two<|im_end|>\n<|im_start|>assistant")
+
+
+def test_penalties_see_the_whole_prompt_with_windows_too(
+    run: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.rewind, engine.script = "points", flat("QYZ")
+    pipe(monkeypatch, "x\n" * 3)
+    options = ("--presence-penalty", "9", "--repeat-last-n", "4000", "-n", "1", *GREEDY)
+    assert run("-cnv", *options).out == "Q\nY\nZ\n"
