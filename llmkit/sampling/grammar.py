@@ -178,8 +178,9 @@ def guarded(make: Callable[[], Any], use: Callable[[Any], Any] | None = None) ->
             raise
         reason = f"{type(error).__name__}: {error}"
     if reason:
-        first = reason.strip().splitlines()[0][:300]
-        raise GrammarError(f"the grammar cannot be used: {first}")
+        first = reason.strip().splitlines()[0]
+        _, _, cause = first.rpartition("failed to compile JSON schema: ")
+        raise GrammarError(f"the grammar cannot be used: {cause[:300]}")
     return result
 
 

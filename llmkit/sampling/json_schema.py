@@ -107,6 +107,12 @@ def _check(node: dict[str, Any]) -> None:
         raise GrammarError("x-guidance is no object")
     if unknown := [key for key in layout if key not in _LAYOUT]:
         raise GrammarError(f"x-guidance holds {unknown[0]!r}", f"Only the layout can be changed: {', '.join(_LAYOUT)}.")
+    n_required = len(required) if isinstance(required := node.get("required", []), list) else 0
+    least = node.get("minProperties", 0)
+    if isinstance(least, int) and least > max(1, n_required):
+        raise GrammarError(
+            f"minProperties is {least}: that so many names differ is not enforced", "Name them: required."
+        )
     properties = node.get("properties")
     if isinstance(properties, dict) and len(properties) > MAX_PROPERTIES:
         raise GrammarError(f"an object has {len(properties)} properties; {MAX_PROPERTIES} are allowed")
@@ -116,8 +122,11 @@ def _make_explicit(node: dict[str, Any], *, may_close: bool) -> None:
     if node.get("uniqueItems") is False:  # says nothing, but llguidance would refuse it
         del node["uniqueItems"]
     others = ("additionalProperties", "patternProperties", "unevaluatedProperties", *_LAYERED)
-    if may_close and isinstance(node.get("properties"), dict) and not any(key in node for key in others):
-        node["additionalProperties"] = False
+    properties, required = node.get("properties"), node.get("required", [])
+    if isinstance(properties, dict) and isinstance(required, list) and not any(key in node for key in others):
+        may_close &= all(name in properties for name in required)  # else one that is needed could not be there
+        if may_close:
+            node["additionalProperties"] = False
     types = node.get("type")
     if types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types):
         if "minimum" not in node and "exclusiveMinimum" not in node:

@@ -80,6 +80,8 @@ FITS = [
     ({"enum": [1, "é", None]}, '"é"', True),
     ({"type": "object", "properties": {"minimum": {"type": "null"}}}, '{"minimum": null}', True),
     ({"type": "array", "items": {"$ref": "#"}, "maxItems": 1}, "[[[]]]", True),
+    ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, '{"b": 1}', True),
+    (ITEM | {"minProperties": 1}, '{"a": 1}', True),
 ]
 
 
@@ -115,6 +117,8 @@ NOT_ENFORCED: list[tuple[Any, str]] = [
     ({"minimum": 3, "exclusiveMinimum": True}, "exclusiveMinimum"),
     ({"items": [{}], "prefixItems": [{}]}, "prefixItems"),
     ({"enum": []}, "empty"),
+    ({"type": "object", "minProperties": 2}, "minProperties is 2"),
+    ({"type": "object", "required": ["a"], "minProperties": 3, "properties": {"a": {}}}, "minProperties is 3"),
     ({"type": "integer", "minimum": 5, "maximum": 4}, "greater than"),
     (False, "nothing satisfies"),
     ("{", "no JSON"),
