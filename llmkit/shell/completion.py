@@ -46,22 +46,27 @@ def complete(commands: Mapping[str, str], build: "Callable[[str], TyperCommand]"
     build: makes the parser of one command, which is imported only when its options are asked for.
     """
     from typer import _completion_classes as protocols
-    from typer._click.shell_completion import CompletionItem
 
     protocols._sanitize_help_text = lambda text: text  # ours has no markup, and taking it out would load rich
     classes = {"bash": protocols.BashComplete, "zsh": protocols.ZshComplete, "fish": protocols.FishComplete}
     instruction, _, shell = os.environ[VARIABLE].partition("_")
     if instruction != "complete" or shell not in classes:
         raise UsageError(f"{VARIABLE} is {os.environ[VARIABLE]!r}", "it is for shells; see --install-completion")
+    completer = _completer(classes[shell], commands, build)
+    report.result(completer(None, {}, "llmkit", VARIABLE).complete())
+    return 0
 
-    base: Any = classes[shell]
 
-    class Complete(base):  # type: ignore[misc]
+def _completer(base: Any, commands: Mapping[str, str], build: "Callable[[str], TyperCommand]") -> Any:
+    """Typer's class for a shell, with our answers."""
+    from typer._click.shell_completion import CompletionItem
+
+    class Completer(base):  # type: ignore[misc]
         cut = ""
 
         def get_completion_args(self) -> tuple[list[str], str]:
             args, incomplete = super().get_completion_args()
-            if shell == "bash":
+            if self.name == "bash":
                 args, incomplete, self.cut = with_address(args, incomplete)
             return args, incomplete
 
@@ -81,8 +86,7 @@ def complete(commands: Mapping[str, str], build: "Callable[[str], TyperCommand]"
             found: list[Any] = super().get_completions(args[1:], incomplete)
             return found
 
-    report.result(Complete(None, {}, "llmkit", VARIABLE).complete())
-    return 0
+    return Completer
 
 
 def with_address(args: list[str], incomplete: str) -> tuple[list[str], str, str]:
