@@ -23,10 +23,10 @@ class RowKernel:
         self._args = np.zeros(len(fields), np.int64)
         self._args[:2] = self._counter.ctypes.data, self._n_rows.ctypes.data
         self._kernels, self._blocks = np.array([kernel.address], np.int64), np.array([self._args.ctypes.data], np.int64)
-        self._barriers, self._meeting = np.zeros(1, np.int64), np.zeros(24, np.int64)
+        self._groups = np.array([0, 1], np.int64)
         places = dict(
-            n_ops=1, kernels=self._kernels.ctypes.data, args=self._blocks.ctypes.data,
-            barriers=self._barriers.ctypes.data, counters=self._counter.ctypes.data, barrier=self._meeting.ctypes.data,
+            n_ops=1, n_groups=1, kernels=self._kernels.ctypes.data, args=self._blocks.ctypes.data,
+            group_starts=self._groups.ctypes.data, counters=self._counter.ctypes.data,
         )  # fmt: skip
         self._plan = np.array([places[name] for name in PLAN_FIELDS], np.int64)
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from llmkit.errors import UsageError
 from llmkit.kernels.plan import CONTROL_SIZE, rest, run, stop, work
 
-_WAKING_YIELDS = 1000
-
 
 def default_threads() -> int:
     """The cores that affinity and the control group allow this process."""
@@ -102,11 +100,11 @@ class ThreadTeam:
             raise UsageError("the context is closed", "make a new one")
         if self._pid != os.getpid():
             self._start()
-        workers, n_yields = self._workers, 0
+        workers = self._workers
         try:
-            while not run(workers.control, plan, self.n_threads, n_yields):
+            if not run(workers.control, plan, self.n_threads, 0):
                 workers.wake()
-                n_yields = _WAKING_YIELDS
+                run(workers.control, plan, self.n_threads, 1)
         except BaseException:
             rest(workers.control)
             raise

@@ -95,9 +95,9 @@ def kv_shift(args, thread, n_threads):
 
 
 @kernel
-def mark(args, thread, _n_threads):
-    """Writes down for which positions the keys are rotated now."""
-    if thread == 0:
+def mark(args, _thread, _n_threads):
+    """Writes down for which positions the keys are rotated now: one thread does it all."""
+    if take(args, 1) == 0:
         for row in range(n_rows(args)):
             at = load_i64(arg(args, ROTATED) + 8 * row)
             store_i64(at, load_i64(at) + load_i64(arg(args, DELTAS) + 8 * row))

@@ -36,10 +36,10 @@ class Plan:
         self._counters = np.zeros((len(steps), LINE // 8), np.int64)
         lowered = [self._lower(step, self._counters[i].ctypes.data) for i, step in enumerate(steps)]
         kernels, args = (self._array(column) for column in zip(*lowered, strict=True))
-        meeting = self._array([0] * (3 * LINE // 8))
+        starts = [i for i, meet in enumerate(barriers) if meet or i == 0]
         fields = dict(
-            n_ops=len(steps), kernels=kernels, args=args, barriers=self._array([int(b) for b in barriers]),
-            counters=self._counters.ctypes.data, barrier=meeting,
+            n_ops=len(steps), n_groups=len(starts), kernels=kernels, args=args,
+            group_starts=self._array([*starts, len(steps)]), counters=self._counters.ctypes.data,
         )  # fmt: skip
         self.address = self._array([fields[name] for name in PLAN_FIELDS])
 

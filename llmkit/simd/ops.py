@@ -297,6 +297,13 @@ def exchange(e: em.Emitter, address: Value, value: Value) -> Value:
     return e.b.atomic_rmw("xchg", e.b.inttoptr(address, em.I64.as_pointer()), value, "acq_rel")
 
 
+@operation(i64, i64, i64, i64)
+def compare_exchange(e: em.Emitter, address: Value, expected: Value, value: Value) -> Value:
+    """Atomically stores an int64 where `expected` is; whether it was."""
+    place = e.b.inttoptr(address, em.I64.as_pointer())
+    return e.b.zext(e.b.extract_value(e.b.cmpxchg(place, expected, value, "acq_rel", "acquire"), 1), em.I64)
+
+
 @operation(i64, i64)
 def atomic_load(e: em.Emitter, address: Value) -> Value:
     return e.b.load_atomic(e.b.inttoptr(address, em.I64.as_pointer()), "acquire", 8)
@@ -323,6 +330,19 @@ def yield_core(e: em.Emitter, _unused: Value) -> None:
     name = "sched_yield"
     function = e.b.module.globals.get(name) or ir.Function(e.b.module, ir.FunctionType(em.I32, []), name)
     e.b.call(function, [])
+
+
+@operation(i64, i64)
+def now_ns(e: em.Emitter, _unused: Value) -> Value:
+    """Nanoseconds of clock_gettime's CLOCK_MONOTONIC."""
+    module, time = e.b.module, ir.ArrayType(em.I64, 2)
+    kind = ir.FunctionType(em.I32, [em.I32, time.as_pointer()])
+    function = module.globals.get("clock_gettime") or ir.Function(module, kind, "clock_gettime")
+    with e.b.goto_entry_block():
+        place = e.b.alloca(time)
+    e.b.call(function, [em.I32(6 if "darwin" in module.triple else 1), place])
+    seconds, nanoseconds = (e.b.extract_value(e.b.load(place), i) for i in range(2))
+    return e.b.add(e.b.mul(seconds, em.I64(1_000_000_000)), nanoseconds)
 
 
 @operation(void, i64, i64, i64, i64)

@@ -62,6 +62,24 @@ def test_small_plans_with_pauses_around_falling_asleep(path: Path, n_threads: in
             assert (one_token(ctx).view(np.uint32) == want.view(np.uint32)).all()
 
 
+def test_nobody_waits_for_a_thread_that_does_not_come(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that sleep on, as if the system gave them no core; then they are back, in the middle of a run."""
+    with new_context(path, 3) as ctx:
+        want = one_token(ctx)
+        with monkeypatch.context() as patch:
+            patch.setattr(ctx.team._workers, "wake", lambda: None)
+            time.sleep(0.1)
+            for _ in range(20):
+                assert (one_token(ctx).view(np.uint32) == want.view(np.uint32)).all()
+            assert all(lock.locked() for lock in ctx.team._workers.locks)
+        for pause in (0.0, 0.0002, 0.0005, 0.001):
+            timer = threading.Timer(pause, ctx.team._workers.wake)
+            timer.start()
+            for _ in range(10):
+                assert (one_token(ctx).view(np.uint32) == want.view(np.uint32)).all()
+            timer.join()
+
+
 def test_idle_contexts_use_no_cpu(path: Path) -> None:
     with new_context(path, 3) as ctx:
         one_token(ctx)
