@@ -23,7 +23,7 @@ def test_flags_without_a_meaning_here_are_taken_with_their_values() -> None:
     flags = (
         "-ngl 99 --mlock --no-mmap -fa on -sm layer --tensor-split 3,1 -mg 0 -nkvo --no-perf --simple-io --no-warmup"
     )
-    flags += " -tb 8 --poll 50 --prio 2 -C ff --numa distribute --n_gpu_layers=4 -fa"
+    flags += " --no-context-shift -tb 8 --poll 50 --prio 2 -C ff --numa distribute --n_gpu_layers=4 -fa"
     done = run_llmkit("fake", *flags.split(), "--top-k", "7", "-p", "x")
     assert (done.returncode, done.stdout) == (0, "7 x\n")
     lines = done.stderr.splitlines()
@@ -48,6 +48,7 @@ def test_a_value_is_never_taken_for_a_flag() -> None:
         ("--rpc host:1", "--rpc is not there: llmkit computes on one machine"),
         ("--rope-scale 2", "--rope-scale is not there: the model file's own values count; --override-kv"),
         ("--cache-list", "--cache-list is not there: `llmkit pull --list`"),
+        ("--context-shift", "llama.cpp has --context-shift, but `llmkit fake` does not"),
         ("--ctx-size 2", "llama.cpp has --ctx-size, but `llmkit fake` does not"),
         ("--temo 2", "No such option: --temo\nhint: did you mean --temp?"),
         ("--Swa-full", "No such option: --Swa-full\nhint: did you mean --swa-full?"),
