@@ -240,6 +240,19 @@ def test_showing_a_prompt_needs_no_kernels(vocabulary: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[user]Hi[a]", "")
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["{{ ''.__class__.__mro__ }}", "{{ 'a' * 10**9 }}", "{% for i in range(10**9) %}{% endfor %}", "{% for %}"],
+)
+def test_a_file_that_means_harm(run: Any, talking: FakeEngine, tmp_path: Path, source: str) -> None:
+    """Case 9: the template comes with the model, so nobody chose it."""
+    path = tmp_path / "harm.gguf"
+    write_gguf(path, {"general.architecture": "llama", **bpe_vocab(), "tokenizer.chat_template": source}, [])
+    result = run("-m", str(path), "--template", "-p", "Hi")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: the chat template ")
+
+
 # History
 
 
