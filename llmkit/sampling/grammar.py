@@ -187,13 +187,26 @@ def guarded(make: Callable[[], Any], use: Callable[[Any], Any] | None = None) ->
 _STACK_BYTES = 512 << 20  # reserved, not used: llguidance's compiler calls itself once for each rule in a chain of them
 
 
-@lru_cache(maxsize=2)
+_STACK_LOCK = threading.Lock()  # the size holds for whatever thread is started next
+
+
 def _deep_threads(name: str, n: int) -> ThreadPoolExecutor:
-    """Threads in which deep recursion does not overflow the stack, which would end the process."""
-    before = threading.stack_size(_STACK_BYTES)
+    """n threads in which deep recursion does not overflow the stack, which would end the process; made once."""
+    with _STACK_LOCK:
+        return _made_threads(name, n)
+
+
+@lru_cache(maxsize=2)
+def _made_threads(name: str, n: int) -> ThreadPoolExecutor:
+    before, ready = threading.stack_size(_STACK_BYTES), threading.Barrier(n)
     try:
-        threads, ready = ThreadPoolExecutor(n, thread_name_prefix=name), threading.Barrier(n)
+        threads = ThreadPoolExecutor(n, thread_name_prefix=name)
         list(threads.map(lambda _: ready.wait(), range(n)))  # starts them all
+    except RuntimeError as error:
+        ready.abort()
+        raise GrammarError(
+            f"no thread with a stack of {_STACK_BYTES >> 20} MB can be started", "Raise the limit of `ulimit -v`."
+        ) from error
     finally:
         threading.stack_size(before)
     return threads

@@ -3,10 +3,10 @@
 Owns reading the text of a schema and its limits. What a keyword means is llguidance's, which follows Draft 2020-12 and
 refuses by name what it knows but cannot do (`not`, `contains`, `uniqueItems`, `if`, remote `$ref`, ...).
 
-Two things are made explicit, as llama.cpp has them. An object whose properties are listed has no others, unless
-additionalProperties or patternProperties says so; a schema with allOf, whose parts are laid over one another, is left
-as it is. An integer without bounds has at most 16 digits (it is one that every reader of JSON holds), so that a
-model cannot go on with them for ever.
+Three things are made explicit, as llama.cpp has them. What has properties is an object, what has items an array. An
+object whose properties are listed has no others, unless additionalProperties or patternProperties says so. An integer
+without bounds has at most 16 digits (every reader of JSON holds it), so that a model cannot go on with them for ever.
+The first two are left where schemas are laid over one another, as by allOf.
 """
 
 import json
@@ -118,7 +118,15 @@ def _check(node: dict[str, Any]) -> None:
         raise GrammarError(f"an object has {len(properties)} properties; {MAX_PROPERTIES} are allowed")
 
 
+_SAYS_TYPE = ("type", "enum", "const", "allOf", *_LAYERED)
+
+
 def _make_explicit(node: dict[str, Any], *, may_close: bool) -> None:
+    if may_close and not any(key in node for key in _SAYS_TYPE):
+        if "properties" in node:
+            node["type"] = "object"
+        elif "items" in node or "prefixItems" in node:
+            node["type"] = "array"
     if node.get("uniqueItems") is False:  # says nothing, but llguidance would refuse it
         del node["uniqueItems"]
     others = ("additionalProperties", "patternProperties", "unevaluatedProperties", *_LAYERED)

@@ -82,6 +82,10 @@ FITS = [
     ({"type": "array", "items": {"$ref": "#"}, "maxItems": 1}, "[[[]]]", True),
     ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, '{"b": 1}', True),
     (ITEM | {"minProperties": 1}, '{"a": 1}', True),
+    ({"properties": {"a": {"type": "integer"}}}, "1", False),
+    ({"properties": {"a": {"type": "integer"}}}, '{"a": 1}', True),
+    ({"items": {"type": "integer"}}, "1", False),
+    ({"prefixItems": [{"type": "null"}]}, "[null]", True),
 ]
 
 
