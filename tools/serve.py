@@ -83,7 +83,7 @@ def serve_cli(
     timeout: more.TimeoutOption = 3600.0,
     drain_timeout: more.DrainOption = 30.0,
     sse_ping_interval: more.PingOption = 30.0,
-    max_body: more.MaxBodyOption = 32 << 20,
+    max_body: more.MaxBodyOption = 8 << 20,
     cors_origins: more.CorsOption = "*",
     ssl_key_file: more.SslKeyOption = None,
     ssl_cert_file: more.SslCertOption = None,

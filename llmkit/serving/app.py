@@ -348,12 +348,11 @@ def _native_requests(
 ) -> Prepared:
     refuse_what_is_not_there(body)
     n_probs = body.n_probs or None
-    tokenizer, n_vocab = served.tokenizer, served.model.config.n_vocab
     if isinstance(body, bodies.Infill):
         prefix = body.input_prefix + (body.prompt or "")
-        ids = [prompts.infill_ids(tokenizer, prefix, body.input_suffix, body.input_extra or [])]
+        ids = [prompts.infill_ids(served, prefix, body.input_suffix, body.input_extra or [])]
     else:
-        ids = prompts.read_prompts(tokenizer, n_vocab, body.prompt)
+        ids = prompts.read_prompts(served, body.prompt)
     make = partial(completion_request, served, settings, body, namespace=namespace, n_probs=n_probs)
     return [make(prompt) for prompt in ids], look_of(body, settings, n_probs)
 
@@ -365,7 +364,7 @@ def _text_requests(served: Served, settings: ServeSettings, body: bodies.OpenAIC
     if (body.best_of or 1) > 1:
         raise not_supported("This server does not support the field 'best_of'")
     n_probs = body.n_probs
-    ids = prompts.read_prompts(served.tokenizer, served.model.config.n_vocab, body.prompt)
+    ids = prompts.read_prompts(served, body.prompt)
     if body.echo and (n_probs is not None or len(ids) > 1):
         raise not_supported("This server supports 'echo' for one prompt and without 'logprobs' only")
     look = look_of(body, settings, n_probs)

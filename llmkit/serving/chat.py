@@ -12,6 +12,7 @@ from typing import Any
 
 from llmkit.serving.bodies import ChatCompletion, ChatFields, ResponseFormat
 from llmkit.serving.errors import bad_request, not_supported
+from llmkit.serving.prompts import check_length
 from llmkit.serving.served import Served
 from llmkit.serving.settings import ServeSettings
 from llmkit.tokenizer.chat_template import ChatTemplate
@@ -138,6 +139,7 @@ def chat_ids(served: Served, prompt: ChatPrompt) -> tuple[list[int], tuple[int, 
 
     There another conversation may go on from here, which a model with windows has to know beforehand.
     """
+    check_length(served, prompt.text)
     ids = _encode(served, prompt.text)
     if not any(served.model.config.windows):
         return ids, ()

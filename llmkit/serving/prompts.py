@@ -6,8 +6,9 @@ Owns the forms, which are llama.cpp's. Knows no template.
 import math
 from typing import Any
 
-from llmkit.serving.errors import ApiError, bad_request, not_supported
+from llmkit.serving.errors import ApiError, bad_request, not_supported, too_long
 from llmkit.serving.json_body import json_type
+from llmkit.serving.served import Served
 from llmkit.tokenizer import Tokenizer
 
 MAX_PROMPTS = 256
@@ -19,7 +20,7 @@ _FORMS = (
 )
 
 
-def read_prompts(tokenizer: Tokenizer, n_vocab: int, value: Any) -> list[list[int]]:
+def read_prompts(served: Served, value: Any) -> list[list[int]]:
     """The ids of each prompt; 400 for what is none, or for an id that the model does not have."""
     several = isinstance(value, list) and not _is_one(value)
     values = value if several else [value]
@@ -27,7 +28,7 @@ def read_prompts(tokenizer: Tokenizer, n_vocab: int, value: Any) -> list[list[in
         raise bad_request('"prompt" must not be empty')
     if len(values) > MAX_PROMPTS:
         raise bad_request(f'"prompt" holds {len(values)} prompts, more than {MAX_PROMPTS}')
-    return [_read_one(tokenizer, n_vocab, item) for item in values]
+    return [_read_one(served, item) for item in values]
 
 
 def _is_one(value: list[Any]) -> bool:
@@ -39,12 +40,14 @@ def _is_id(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
 
 
-def _read_one(tokenizer: Tokenizer, n_vocab: int, value: Any) -> list[int]:
+def _read_one(served: Served, value: Any) -> list[int]:
+    tokenizer, n_vocab = served.tokenizer, served.model.config.n_vocab
     if isinstance(value, dict) and isinstance(value.get("prompt_string"), str):
         if value.get("multimodal_data"):
             raise not_supported("This server does not support multimodal prompts")
         value = value["prompt_string"]
     if isinstance(value, str):
+        check_length(served, value)
         ids = tokenizer.encode(value)
     elif isinstance(value, list) and value and all(_is_id(item) or isinstance(item, str) for item in value):
         ids = _mixed(tokenizer, value)
@@ -55,6 +58,17 @@ def _read_one(tokenizer: Tokenizer, n_vocab: int, value: Any) -> list[int]:
     if any(not 0 <= token < n_vocab for token in ids):
         raise bad_request("Prompt contains invalid tokens")
     return ids
+
+
+def check_length(served: Served, text: str) -> None:
+    """400 for a text that cannot fit, whatever its tokens are: one of megabytes is not encoded to find that out.
+
+    Blanks do not count: some special tokens swallow those beside them.
+    """
+    if len(text) > served.n_ctx:
+        n_least = (len(text) - sum(map(text.count, " \t\r\n"))) // served.longest_piece
+        if n_least >= served.n_ctx:
+            raise too_long(n_least, served.n_ctx)
 
 
 def _mixed(tokenizer: Tokenizer, items: list[Any]) -> list[int]:
@@ -112,12 +126,12 @@ def stop_ids(tokenizer: Tokenizer, stops: tuple[str, ...]) -> dict[int, str]:
     return found
 
 
-def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str, extra: list[Any]) -> list[int]:
+def infill_ids(served: Served, prefix: str, suffix: str, extra: list[Any]) -> list[int]:
     """The prompt for filling a gap, in the order prefix, suffix, middle; 501 if the model has no tokens for it.
 
     Other files stand in front, each behind the token that separates files.
     """
-    ids = tokenizer.fim_ids
+    tokenizer, ids = served.tokenizer, served.tokenizer.fim_ids
     missing = [name for name in ("pre", "suf", "mid") if f"fim_{name}" not in ids]
     if missing:
         words = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
@@ -125,6 +139,7 @@ def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str, extra: list[Any])
         raise ApiError("not_supported_error", f"Infill is not supported by this model: {lacks}")
 
     def plain(text: str) -> list[int]:
+        check_length(served, text)
         return tokenizer.encode(text, add_special=False, parse_special=False)
 
     prompt = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmkit.engine.requests import Engine
@@ -45,6 +46,11 @@ class Served:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stops: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self.tokenizer.piece_bytes(id, special=True)) for id in range(self.tokenizer.n_vocab))
 
 
 @dataclass

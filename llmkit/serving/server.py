@@ -31,6 +31,8 @@ Load = Callable[[ExitStack, Deliver], Served]
 EXIT_INTERRUPTED = 130
 MAX_HEADER_BYTES = 65536
 HEADER_S = 60.0
+KEEP_ALIVE_S = 75
+"""Longer than proxies keep theirs: who closes first must not be the one that is asked."""
 _AFTER_DRAIN_S = 5
 
 
@@ -40,7 +42,8 @@ def run_server(settings: ServeSettings, load: Load) -> int:
     sockets = open_sockets(settings)
     config = uvicorn.Config(
         build_app(state), http=_Protocol, ws="none", lifespan="off", loop="auto", log_config=None, access_log=False,
-        timeout_graceful_shutdown=int(settings.drain_timeout_s) + _AFTER_DRAIN_S, server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S, server_header=False,
+        timeout_graceful_shutdown=int(settings.drain_timeout_s) + _AFTER_DRAIN_S,
         ssl_keyfile=settings.ssl_key_file, ssl_certfile=settings.ssl_cert_file,
     )  # fmt: skip
     _load_tls(config, settings)

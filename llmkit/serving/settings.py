@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from llmkit.errors import UsageError
 from llmkit.params import check_range
 
-MAX_BODY_BYTES = 32 << 20
-"""The default of `--max-body`: a prompt of 128k tokens has about half a megabyte."""
+MAX_BODY_BYTES = 8 << 20
+"""The default of `--max-body`: a million token ids."""
 
 MAX_BODY_S = 120.0
 

@@ -35,7 +35,7 @@ FIM = {"fim_pre": 258, "fim_suf": 259, "fim_mid": 260}
 class FakeTokenizer(ByteTokenizer):
     """Bytes are tokens; with tokens for filling gaps, and `<eos>` among a text's."""
 
-    bos_id, eos_id = BOS, EOS
+    bos_id, eos_id, n_vocab = BOS, EOS, N_VOCAB
     fim_ids: dict[str, int] = FIM
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:

@@ -68,6 +68,29 @@ def test_large_bodies(make_site: Any) -> None:
     assert site.get("/health").status_code == 200
 
 
+def test_texts_that_cannot_fit_are_not_encoded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest token, <bos>, has five bytes: 128 tokens hold 640 at most."""
+    served = site.state.served
+    assert served is not None
+    encoded: list[int] = []
+    encode = served.tokenizer.encode
+    monkeypatch.setattr(
+        served.tokenizer, "encode", lambda text, *a, **k: encoded.append(len(text)) or encode(text, *a, **k)
+    )
+    for path, body in (
+        ("/completion", {"prompt": "x" * 100_000}),
+        ("/v1/completions", {"prompt": ["x" * 100_000]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 100_000}]}),
+        ("/infill", {"input_prefix": "x" * 100_000}),
+    ):
+        error = site.post(path, body).json()["error"]
+        assert error["type"] == "exceed_context_size_error"
+        assert error["n_prompt_tokens"] >= 100_000 // 5
+    assert encoded == []
+    assert site.post("/completion", {"prompt": " " * 120 + "x" * 6}).status_code == 200
+    assert site.post("/completion", {"prompt": "x" * 130}).json()["error"]["n_prompt_tokens"] == 131
+
+
 def test_a_body_that_does_not_come(make_site: Any) -> None:
     async def slow() -> Any:
         yield b"{"

@@ -222,3 +222,21 @@ def test_json_of_a_prefix(model: Path, tmp_path: Path) -> None:
         chat = {"messages": [*messages, {"role": "user", "content": "x"}], "max_tokens": 1}
         usage = server.post("/v1/chat/completions", chat)["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] > 100
+
+
+def test_a_model_with_windows(tmp_path: Path) -> None:
+    """Reuse ends at points: a conversation's first user message is one, so others go on from the system prompt."""
+    model = make_model(tmp_path / "w.gguf", arch="gemma3", tokenizer="spm", n_ctx_train=1024, n_layer=6, window=64)
+    system = {"role": "system", "content": "Be brief and kind. " * 20}
+    with Server(model, "-c", "1024", "-np", "2", "-kvu") as server:
+        n_system = server.post("/v1/chat/completions/input_tokens", {"messages": [system]})["input_tokens"]
+        found = []
+        for text in ("one two three", "another thing"):
+            chat = {"messages": [system, {"role": "user", "content": text}], "max_tokens": 2, **GREEDY}
+            usage = server.post("/v1/chat/completions", chat)["usage"]
+            found.append(usage["prompt_tokens_details"]["cached_tokens"])
+        assert found[0] == 0
+        assert found[1] > n_system - 40
+        answer = server.post("/completion", ask(LONG, 12, return_tokens=True))
+        more = [*server.post("/tokenize", {"content": LONG, "add_special": True})["tokens"], *answer["tokens"]]
+        assert server.post("/completion", ask(more, 2))["timings"]["prompt_n"] == 1
