@@ -24,7 +24,6 @@ from llmkit.engine.seats import Seats
 from llmkit.engine.sharing import Wait, find_waits
 from llmkit.engine.slot import Slot
 from llmkit.errors import ContextFullError, LlmkitError, NumericsError, RequestTimeoutError, UnsupportedError
-from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.prefix_tree import PrefixTree
 
 Rows = NDArray[np.float32]
@@ -133,14 +132,7 @@ class Scheduler:
         if not self.ctx.kv.has_window or job.writes is None:
             return []
         every = range(POINT_TOKENS, job.goal.size, POINT_TOKENS)
-        return [*self._points(job), *every, *(wait.n for wait in waits if wait.leader is job)]
-
-    def _points(self, job: Job) -> tuple[int, ...]:
-        """Where messages begin; and before the last token, if a window drops then what that token sees."""
-        n, windows = job.goal.size, self.ctx.kv.windows
-        if any(window and (n + 1 - window) % BLOCK_CELLS == 0 for window in windows):
-            return (*job.request.points, n - 1)
-        return job.request.points
+        return [*job.request.points, *every, *(wait.n for wait in waits if wait.leader is job)]
 
     def _decode(self, plan: dict[Job, int]) -> Rows:
         """Computes the plan; jobs for which there are no cells, or no numbers, are taken out of it."""
@@ -260,7 +252,7 @@ class Scheduler:
             self._tell(job, job.progress(at))
         n_done, is_point = job.n_done, False
         if self.ctx.kv.has_window:
-            is_point = n_done in self._points(job) or n_done % POINT_TOKENS == 0
+            is_point = n_done in job.request.points or n_done % POINT_TOKENS == 0
         if is_point or self._awaited.get(job, job.goal.size) <= n_done:
             self.seats.remember(job)
         if n_done == job.goal.size and not job.was_parked:

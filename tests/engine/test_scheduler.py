@@ -344,6 +344,20 @@ def test_nothing_that_fits_alone_fails(path: Path) -> None:
         bench.assert_nothing_lost()
 
 
+def test_who_is_parked_goes_on_when_another_is_through(ctx: Context) -> None:
+    bench = Bench(ctx, max_chunk=64)
+    short, long = bench.submit(ids(10, 1), 6), bench.submit(ids(150, 2), 3, cache_prompt=False)
+    bench.step()
+    bench.step()
+    bench.scheduler.seats.park(bench.scheduler.jobs[1])
+    while not short.is_over:
+        bench.step()
+        assert bench.phases()[-1] == "QUEUED"
+    bench.run()
+    timings = long.end.timings
+    assert (long.answer, timings.cache_n, timings.prompt_n) == (alone(ctx, ids(150, 2), 3), 0, 150)
+
+
 def test_idle_prefixes_go_before_anyone_is_parked(path: Path) -> None:
     with opened(path, n_ctx=512, n_slots=1) as ctx:
         bench = Bench(ctx, n_slots=1)

@@ -176,7 +176,7 @@ def test_a_prefix_is_computed_once_with_windows_too(path: Path, reference: Conte
 def test_a_prompt_is_found_again_but_for_its_last_token(path: Path) -> None:
     with opened(path, 512) as ctx:
         bench = Bench(ctx)
-        for n in range(140, 174):
+        for n in (140, *range(168, 180)):  # at 175 the last token sees a block's last cell
             for _ in range(2):
                 told = bench.submit(ids(n, n), 2)
                 bench.run()
