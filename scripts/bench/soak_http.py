@@ -48,13 +48,20 @@ class ServerProcess:
                 self._listening.set()
 
     def __enter__(self) -> Self:
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_S
         self._listening.wait(START_S)
         while self._get("/health")[0] != 200:
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise LlmkitError("the server did not get ready")
             time.sleep(0.1)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
