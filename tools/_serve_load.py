@@ -108,7 +108,10 @@ def _preload(path: str, opened: Engine, template: ChatTemplate, engine: EngineTh
         seq = ctx.new_sequence()
         try:
             tree.attach(tree.match(ids, [PUBLIC]), seq)
-            tree.pin(tree.insert(seq, PUBLIC))
+            entry = tree.insert(seq, PUBLIC)
+            if entry == 0:
+                raise UsageError(f"--public-prefix {path} does not fit", "Give a larger -c or --cache-ram.")
+            tree.pin(entry)
         finally:
             ctx.free_sequence(seq)
 

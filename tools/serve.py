@@ -106,6 +106,8 @@ def serve_cli(
 
     if flash_attn not in FLASH:
         raise UsageError(f"-fa is {flash_attn!r}; on or auto is expected", "attention is always of the flash kind")
+    if public_prefix and cache_ram == 0:
+        raise UsageError("--cache-ram 0 keeps nothing, so there can be no --public-prefix", "Leave one of them out.")
     settings = ServeSettings(
         hosts=_listed(host, "--host"),
         port=port,
@@ -132,7 +134,7 @@ def serve_cli(
         ssl_cert_file=ssl_cert_file,
     )
     engine = EngineParams(
-        n_queue=n_queue, cache_prompt=settings.cache_prompt, tree_bytes=tree_bytes(cache_ram),
+        n_queue=n_queue, cache_prompt=cache_ram != 0, tree_bytes=tree_bytes(cache_ram),
         context_shift=context_shift,
     )  # fmt: skip
     context = ContextParams(n_ctx, n_batch, n_ubatch, n_threads, type_k, type_v, swa_full=swa_full)

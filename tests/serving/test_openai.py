@@ -180,6 +180,22 @@ def test_templates_of_requests(make_site: Any) -> None:
     assert site.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_strict_template(make_site: Any, place: int) -> None:
+    """Case 7: a system message where the template wants none is the client's mistake."""
+    site = make_site(request_templates=True)
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}"
+        "{% endif %}[{{ m.content }}]{% endfor %}"
+    )
+    messages = [USER, {"role": "assistant", "content": "Yes"}, USER]
+    messages.insert(place, {"role": "system", "content": "Be."})
+    response = site.post(CHAT, {"messages": messages, "chat_template": strict})
+    assert response.status_code == (200 if place == 0 else 400)
+    assert place == 0 or "system first" in response.json()["error"]["message"]
+    assert site.get("/health").status_code == 200
+
+
 def test_more_for_the_template(make_site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     site, seen = make_site(template_kwargs={"a": 1, "b": 1}), []
     monkeypatch.setattr(site.state.served.template, "render", lambda messages, **more: seen.append(more) or "x")

@@ -56,7 +56,8 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("--swa-full", "request.context", "swa_full", True),
     ("-fa on", "request", "model", None),
     ("--no-cache-prompt", "settings", "cache_prompt", False),
-    ("--no-cache-prompt", "request.engine", "cache_prompt", False),
+    ("--no-cache-prompt", "request.engine", "cache_prompt", True),  # a request may still ask for it
+    ("--cache-ram 0", "settings", "cache_prompt", False),
     ("--cache-ram 0", "request.engine", "cache_prompt", False),
     ("-cram 16", "request.engine", "tree_bytes", 16 * MIB),
     ("--cache-ram -1", "request.engine", "tree_bytes", 0),
@@ -134,6 +135,7 @@ def test_files_of_keys_and_slots(seen: Seen, tmp_path: Path) -> None:
         ("--api-key a,", "empty key"),
         ("--cache-ram -2", "--cache-ram is -2"),
         ("-fa off", "-fa is 'off'"),
+        ("--cache-ram 0 --public-prefix x", "--cache-ram 0 keeps nothing"),
         ("--chat-template-kwargs x", "is no JSON"),
         ("--chat-template-kwargs []", "no JSON object"),
         ("--ssl-key-file k", "TLS needs both"),
