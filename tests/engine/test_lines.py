@@ -20,10 +20,13 @@ from tests.make_models import make_model
 
 N_PARALLEL, WINDOW = 3, 48
 COMMON = random_ids(100, 128, 1)
-# Each goes on from another place of the common beginning: at its end, one or two before it, long before it, at once.
+# Each goes on from another place of the common beginning: at its end, one or two before it, long before it, at once;
+# the last two are the beginning itself, and a part of it.
 PROMPTS = [
     [*COMMON[: 100 - back], *random_ids(n, 128, i + 2)]
-    for i, (back, n) in enumerate([(0, 7), (1, 20), (0, 1), (2, 3), (50, 9), (100, 4), (1, 5), (0, 30)])
+    for i, (back, n) in enumerate(
+        [(0, 7), (1, 20), (0, 1), (2, 3), (50, 9), (100, 4), (1, 5), (0, 30), (0, 0), (40, 0)]
+    )
 ]
 
 
