@@ -82,7 +82,7 @@ def test_a_stop_finishes_what_runs(model: Path) -> None:
         answers: list[Any] = []
 
         def stream() -> None:
-            answers.extend(server.stream("/completion", ask("long", 300)))
+            answers.extend(server.stream("/completion", ask("long", 800)))
 
         thread = threading.Thread(target=stream)
         thread.start()
@@ -90,7 +90,7 @@ def test_a_stop_finishes_what_runs(model: Path) -> None:
         assert server.end() == 0
         thread.join()
         assert answers[-1]["stop"] is True
-        assert answers[-1]["tokens_predicted"] == 300
+        assert answers[-1]["tokens_predicted"] == 800
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{server.url}/health", trust_env=False)
 
