@@ -20,6 +20,8 @@ BODIES = {
     b"[]": 400,
     b'"prompt"': 400,
     b'{"prompt": NaN}': 400,
+    b'{"prompt": "x", "other": NaN}': 400,
+    b'{"prompt": "x", "logit_bias": [[1, -Infinity]]}': 400,
     b'{"prompt": "x", "temperature": Infinity}': 400,
     b'{"prompt": "x", "temperature": -1e999}': 400,
     b'{"prompt": "x", "n_predict": ' + b"9" * 5000 + b"}": 400,

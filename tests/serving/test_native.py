@@ -94,6 +94,15 @@ def test_a_stream_is_the_answer_in_pieces(site: Site) -> None:
     assert set(last) == KEYS
 
 
+@pytest.mark.parametrize(("path", "text"), [("/completion", "content"), ("/v1/completions", "text")])
+def test_what_was_held_back_comes_at_the_end(site: Site, path: str, text: str) -> None:
+    """A stop string had begun, and half a character came: both are shown, once."""
+    site.engine.answer = lambda request: b"ab!\xc3"
+    chunks = events(site.post(path, {"prompt": "Hi", "stream": True, "stop": "!x", "max_tokens": 4}))
+    parts = [(chunk["choices"][0] if "choices" in chunk else chunk)[text] for chunk in chunks]
+    assert "".join(parts) == "ab!\ufffd"
+
+
 def test_progress_and_timings_in_a_stream(site: Site) -> None:
     body = {"prompt": "Hi", "stream": True, "n_predict": 1, "return_progress": True, "timings_per_token": True}
     progress, token, _ = events(site.post("/completion", body))
