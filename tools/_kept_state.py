@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmkit import report
 from llmkit.errors import ContextFullError, UsageError
+from llmkit.files.atomic import check_can_write
 
 from ._state_options import StateOptions
 
@@ -27,6 +28,9 @@ class KeptState:
         self._options, self._ctx, self._tokenizer, self._seq_id = options, engine.ctx, engine.tokenizer, seq_id
         self._saves_prompt = options.cache is not None and not options.cache_all and not options.cache_ro
         self.past: list[int] = []
+        for path in (options.save, None if options.cache_ro else options.cache):
+            if path is not None:
+                check_can_write(path)  # not after hours
 
     @property
     def _seq(self) -> "Sequence":

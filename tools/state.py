@@ -13,6 +13,7 @@ import typer
 
 from llmkit import report
 from llmkit.errors import UsageError
+from llmkit.files.atomic import check_can_write
 from llmkit.params import ContextParams
 
 from . import _options as options
@@ -96,6 +97,7 @@ def save(request: SaveRequest) -> int:
     """Computes the prompt and writes the file; 0, or 130 after Ctrl-C, when nothing is written."""
     from llmkit.engine.timings import Timings
 
+    check_can_write(request.out)
     prompt = read_text_or_ids(Request(request.model, request.prompt, request.file, request.ids, request.escape))
     timings = Timings()
     opened = open_engine(

@@ -11,6 +11,7 @@ import typer
 
 from llmkit import report
 from llmkit.errors import UsageError
+from llmkit.files.atomic import check_can_write
 from llmkit.params import ContextParams
 
 from . import _options as options
@@ -60,6 +61,7 @@ def convert_cli(
     if target.exists() and source.resolve() == target.resolve():
         raise UsageError("the two files are the same", "Give another name for the result.")
     kind = _kind_of(source)
+    check_can_write(target)
     info = _info(source) if kind == Format.LLMKIT else None
     if info is not None:
         type_k, type_v = info.type_k, info.type_v  # as the file has them
@@ -67,9 +69,9 @@ def convert_cli(
     from llmkit.engine.timings import Timings
 
     with open_engine(model, context, Timings(), needs_text=False, overrides=overrides or []) as engine:
-        after, note = _read(engine.ctx, source, kind, seq_id)
-        n_bytes = _write(engine.ctx, target, to, after, note, compress)
+        note = _read(engine.ctx, source, kind, seq_id)
         n_tokens = engine.ctx.memory.sequence(0).n_tokens
+        n_bytes = _write(engine.ctx, target, to, note, compress)
     report.note(f"{source} ({kind}) to {target} ({to}): {n_tokens} tokens, {n_bytes / 1e6:.1f} MB")
     return 0
 
@@ -97,30 +99,36 @@ def _n_ctx(info: "StateInfo | None") -> int:
     return 0 if info is None else info.n_ctx
 
 
-def _read(ctx: "Context", source: Path, kind: Format, seq_id: int | None) -> tuple[list[int], dict[str, str]]:
-    """Loads into sequence 0; tokens that the file names behind what is computed, and what is to be noted."""
+def _read(ctx: "Context", source: Path, kind: Format, seq_id: int | None) -> dict[str, str]:
+    """Loads into sequence 0; what is to be noted. A session's last token, which its file only names, is computed."""
     seq = ctx.memory.sequence(0)
     if kind == Format.LLMKIT:
         from llmkit.engine.state import load_state
 
         info = load_state(ctx, source, seq if seq_id is None else {seq_id: seq})
-        return [], dict(info.metadata)
+        return dict(info.metadata)
+    from llmkit.engine.batch import Segment
     from llmkit.engine.llama_state import read_llama
 
-    after = read_llama(ctx, source, seq, seq_id=seq_id)
-    return after, {"from": "llama.cpp", **({"tokens_after": ",".join(map(str, after))} if after else {})}
+    if after := read_llama(ctx, source, seq, seq_id=seq_id):
+        ctx.decode([Segment(seq, after, "none")])
+    return {"from": "llama.cpp"}
 
 
-def _write(ctx: "Context", target: Path, to: Format, after: list[int], note: dict[str, str], compress: bool) -> int:
-    """The size of what was written."""
+def _write(ctx: "Context", target: Path, to: Format, note: dict[str, str], compress: bool) -> int:
+    """The size of what was written. llama-completion computes a session's last token itself, for its logits."""
+    from llmkit.engine.state import cut_last, save_state
+
     seq = ctx.memory.sequence(0)
     if to == Format.LLMKIT:
-        from llmkit.engine.state import save_state
-
         info = save_state(ctx, target, seq, metadata=note, compress=compress)
         if info.compressed:
             report.note("it is compressed: loading copies it instead of mapping it")
         return info.n_bytes
     from llmkit.engine.llama_state import write_llama
 
-    return write_llama(ctx, target, seq, session=to == Format.GGSN, tokens_after=after)
+    session = to == Format.GGSN
+    after = cut_last(ctx, seq) if session else []
+    if not seq.n_tokens:
+        raise UsageError(f"{target}: too few tokens for llama.cpp's file", "a session needs two or more")
+    return write_llama(ctx, target, seq, session=session, tokens_after=after)

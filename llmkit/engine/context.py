@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +18,7 @@ from llmkit.engine.key_shift import KeyShift
 from llmkit.engine.memory_limit import check_room, choose_n_ctx
 from llmkit.engine.thread_team import ThreadTeam, default_threads
 from llmkit.engine.ubatch import Piece, fill_inputs, split
-from llmkit.errors import LlmkitError, NumericsError, UsageError
+from llmkit.errors import ContextFullError, LlmkitError, NumericsError, UsageError
 from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.chain import Chain
 from llmkit.memory.kinds import MemoryLayout
@@ -190,11 +190,15 @@ class Context:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> float:
-        """Runs one token through the plan, so that all pages and kernels are there; seconds."""
+        """Runs one token through the plan, so that all pages and kernels are there; seconds.
+
+        Where sequences leave no block for it, the first decode is the one that takes longer.
+        """
         start = time.perf_counter()
         seq = self.new_sequence()
         try:
-            self.decode([Segment(seq, [0], "last")])
+            with suppress(ContextFullError):
+                self.decode([Segment(seq, [0], "last")])
         finally:
             self.free_sequence(seq)
         return time.perf_counter() - start

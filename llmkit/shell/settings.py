@@ -5,7 +5,7 @@ and what may be given together. Knows the options of one command, and nothing of
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -34,8 +34,13 @@ EXCLUSIVE: tuple[frozenset[str], ...] = (
     frozenset({"system", "system_file"}),
     frozenset({"template", "template_file"}),
     frozenset({"chat_template", "chat_template_file"}),
+    frozenset({"state", "cache"}),
+    frozenset({"cache_all", "cache_ro"}),
 )
 """Options of which one is given: what comes first in the order hides the others that come later."""
+
+COMPANIONS = {"cache_all": "cache", "cache_ro": "cache", "seq_id": "state", "compress": "save"}
+"""Options that say how another is used: where a command has that one and it is not given, they are not taken either."""
 
 TRUE = ("1", "on", "true", "yes", "enabled")
 FALSE = ("0", "off", "false", "no", "disabled")
@@ -80,7 +85,14 @@ def find_settings(
     if config is not None:
         for name, setting in _from_file(command, options, config, known_elsewhere):
             found.setdefault(name, setting)
-    return {name: found[name] for name in found if not _hidden(name, found, typed)}
+    shown = {name: found[name] for name in found if not _hidden(name, found, typed)}
+    names = {option.name for option in options}
+    return {name: shown[name] for name in shown if not _is_idle(name, names - set(typed) - set(shown))}
+
+
+def _is_idle(name: str, not_given: Set[str | None]) -> bool:
+    """Whether it says how an option is used that the command has, and that is not given."""
+    return COMPANIONS.get(name) in not_given and name in COMPANIONS
 
 
 def _hidden(name: str, found: Mapping[str, Setting], typed: Mapping[str, str]) -> bool:

@@ -181,6 +181,28 @@ def test_lines_come_behind_a_state(model: str, windowed: str, tmp_path: Path, de
     )
 
 
+def test_a_state_that_fills_the_context(model: str, tmp_path: Path) -> None:
+    """Nothing but the text itself takes cells: not the token by which kernels are warmed up."""
+    state, lines = str(tmp_path / "s"), ("--batch-lines", "-np", "1")
+    run_llmkit("state", "save", "-m", model, "--ids", ",".join(map(str, range(5, 36))), state, "-q")
+    assert run(model, "--state", state, "-c", "32", "-n", "-1", "--ignore-eos")["stop_reason"] == "context"
+    assert run(model, "--state", state, "-c", "32", "-n", "1", "--ids", "7")["stop_reason"] == "limit"
+    assert run_llmkit("run", "-m", model, "--state", state, "-c", "96", *lines, "-n", "1", stdin=b"a\n").returncode == 0
+
+
+def test_settings_say_how_states_are_kept(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold for the commands that keep one, and are no mistake in others; what is typed hides them."""
+    cache = tmp_path / "c"
+    for name in ("COMPRESS", "PROMPT_CACHE_ALL", "STATE_SEQ"):
+        monkeypatch.setenv(f"LLMKIT_{name}", "1")
+    run(model, "-p", TEXT, "-n", "1")
+    run(model, "-p", TEXT, "-n", "1", "--save-state", str(tmp_path / "s"))
+    assert json.loads(run_llmkit("state", "info", str(tmp_path / "s"), "--json").stdout)["compressed"]
+    monkeypatch.setenv("LLMKIT_STATE", "/no/such")
+    run(model, "-p", TEXT, "-n", "1", "--prompt-cache", str(cache), "--prompt-cache-ro")
+    assert not cache.exists()
+
+
 # -- --prompt-cache -----------------------------------------------------------------------------------------------
 
 
@@ -246,6 +268,17 @@ def test_the_prompt_alone_is_saved(model: str, tmp_path: Path) -> None:
 )
 def test_refusals(model: str, options: list[str], message: str) -> None:
     assert message in failed("run", "-m", model, "-p", "x", "-n", "1", *options).stderr
+
+
+def test_what_cannot_be_written_is_said_first(model: str, tmp_path: Path, decoded: list[int]) -> None:
+    for options in (
+        ["run", "--save-state", str(tmp_path)],
+        ["run", "--prompt-cache", "/no/such/x"],
+        ["state", "save", str(tmp_path)],
+    ):
+        done = failed(*options, "-m", model, "-p", TEXT)
+        assert "cannot be written" in done.stderr or "cannot be replaced" in done.stderr
+        assert (decoded, done.stdout) == ([], "")
 
 
 def test_a_damaged_cache_is_an_error_and_stays(model: str, tmp_path: Path) -> None:

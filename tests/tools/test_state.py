@@ -117,6 +117,21 @@ def test_convert_there_and_back(model: str, states: Path, tmp_path: Path, to: st
     assert json.loads(state("info", back, "--json").stdout)["metadata"]["from"] == "llama.cpp"
 
 
+def test_a_session_lacks_its_last_token(model: str, states: Path, tmp_path: Path) -> None:
+    """llama-completion computes it again, and refuses a file that has its keys."""
+    from llmkit.files.llama_state import read_llama_state
+
+    there, again = tmp_path / "there", tmp_path / "again"
+    state("convert", "-m", model, states / "a", there, "--to", "ggsn")
+    found = read_llama_state(there)
+    assert [*found.cells[0].positions] == [*range(len(found.tokens) - 1)]
+    assert state("convert", "-m", model, there, again, "--to", "ggsn").returncode == 0
+    assert again.read_bytes() == there.read_bytes()
+    run_llmkit("state", "save", "-m", model, "--ids", "5", str(tmp_path / "one"))
+    assert "two or more" in state("convert", "-m", model, tmp_path / "one", tmp_path / "x", "--to", "ggsn").stderr
+    assert not (tmp_path / "x").exists()
+
+
 def test_convert_of_quantised_keys(model: str, states: Path, tmp_path: Path) -> None:
     """The types are the file's for ours; llama.cpp's file needs them said."""
     there = tmp_path / "there"
