@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from llmkit.engine.common_prefix import n_common
 from llmkit.engine.generate import DecodedSequence, Generation
 from llmkit.engine.points import Points, SequenceMemory
 from llmkit.errors import ChatTemplateError, ContextFullError
@@ -158,7 +159,7 @@ class Conversation:
 
     def _encode(self, text: str) -> tuple[list[int], list[_Boundary]]:
         """The text's tokens, with the known ones as far as it is the known text; and the boundaries that remain."""
-        n_same = _n_common(text, self._text)
+        n_same = n_common(text, self._text)
         kept = [boundary for boundary in self._boundaries if boundary.n_characters <= n_same]
         while kept:
             rest = self._tokenizer.encode(text[kept[-1].n_characters :], add_special=False)
@@ -170,11 +171,3 @@ class Conversation:
     def _joins(self, rest: list[int]) -> bool:
         """Whether tokens encoded apart are what they are in the whole text: for sure where a special token begins."""
         return bool(rest) and not self._tokenizer.piece_bytes(rest[0])
-
-
-def _n_common(a: str, b: str) -> int:
-    """How many of the first characters are the same."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)

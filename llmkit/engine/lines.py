@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmkit.engine.batch import Segment, Wanted
+from llmkit.engine.common_prefix import n_common
 from llmkit.engine.context import Context
 from llmkit.engine.generate import GeneratedToken, Generation, StopReason, never
 from llmkit.engine.timings import Timings
@@ -250,13 +251,3 @@ class LineBatch:
         for seat in list(self._seats):
             seat.generation.stop_reason = StopReason.INTERRUPTED
             yield self._leave(seat)
-
-
-def n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two lists have in common at their beginning."""
-    n = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n

@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from llmkit.engine.common_prefix import n_common
+
 N_POINTS = 4
 """Each costs the tokens of one window, in layers that have one, and may cost two blocks of 32 cells in all layers."""
 
@@ -61,7 +63,7 @@ class Points:
         for point in [point for point in self._kept if not _begins(self._tokens(point), ids)]:
             self._drop(point)
         held = self._tokens(self._seq_id)
-        n = min(_n_common(held, ids), len(ids) - 1)
+        n = min(n_common(held, ids), len(ids) - 1)
         if n == len(held) or self._memory.seq_rm(self._seq_id, n, -1):
             return n
         self._memory.seq_rm(self._seq_id)
@@ -84,11 +86,3 @@ class Points:
 def _begins(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether b is a and more."""
     return len(a) < len(b) and a == b[: len(a)]
-
-
-def _n_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many of the first items are the same."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)

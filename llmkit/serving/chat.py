@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from llmkit.engine.common_prefix import n_common
 from llmkit.serving.bodies import ChatCompletion, ChatFields, ResponseFormat
 from llmkit.serving.errors import bad_request, not_supported
 from llmkit.serving.prompts import check_length
@@ -149,17 +150,13 @@ def chat_ids(served: Served, prompt: ChatPrompt) -> tuple[list[int], tuple[int, 
         if message["role"] == "user" and found > 0 and message["content"]:
             places.append(found)
         at = max(at, found)
-    points = {_n_common(_encode(served, prompt.text[:place]), ids) for place in {*places[:1], *places[-1:]}}
+    points = {n_common(_encode(served, prompt.text[:place]), ids) for place in {*places[:1], *places[-1:]}}
     return ids, tuple(sorted(points - {0}))
 
 
 def _encode(served: Served, text: str) -> list[int]:
     """A template writes the token that begins a text itself, or leaves it to the tokenizer: never two."""
     return served.tokenizer.encode(text, add_special=True, parse_special=True)
-
-
-def _n_common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def format_grammar(served: Served, body: ChatCompletion) -> Any:

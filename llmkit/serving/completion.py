@@ -10,13 +10,14 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmkit.engine.completion import stop_ids
 from llmkit.engine.requests import CompletionRequest
 from llmkit.errors import UsageError
 from llmkit.params import MAX_SEED, GenerateParams, SamplingParams
 from llmkit.sampling.options import parse_sampler_seq, parse_samplers
 from llmkit.serving.bodies import GenerationFields, SamplingFields
 from llmkit.serving.errors import bad_request, not_supported, too_long
-from llmkit.serving.prompts import read_logit_bias, stop_ids
+from llmkit.serving.prompts import read_logit_bias
 from llmkit.serving.served import Served
 from llmkit.serving.settings import ServeSettings
 

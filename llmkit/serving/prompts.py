@@ -116,16 +116,6 @@ def _tokens(tokenizer: Tokenizer, value: Any) -> list[int]:
     return tokenizer.encode(value, add_special=False)
 
 
-def stop_ids(tokenizer: Tokenizer, stops: tuple[str, ...]) -> dict[int, str]:
-    """Control tokens among stop strings: they have no text of their own that could be found."""
-    found = {}
-    for text in stops:
-        ids = tokenizer.encode(text, add_special=False, parse_special=True)
-        if len(ids) == 1 and not tokenizer.piece_bytes(ids[0]):
-            found[ids[0]] = text
-    return found
-
-
 def infill_ids(served: Served, prefix: str, suffix: str, extra: list[Any]) -> list[int]:
     """The prompt for filling a gap, in the order prefix, suffix, middle; 501 if the model has no tokens for it.
 

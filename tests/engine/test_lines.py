@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from llmkit.engine.batch import Segment
+from llmkit.engine.common_prefix import n_common
 from llmkit.engine.context import Context
 from llmkit.engine.generate import Generation, StopReason
-from llmkit.engine.lines import LineBatch, Make, n_common
+from llmkit.engine.lines import LineBatch, Make
 from llmkit.engine.sampler import Sampler
 from llmkit.errors import LlmkitError, NumericsError, UsageError
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
