@@ -22,7 +22,7 @@ def fake_cli(
     stop: Annotated[list[str] | None, typer.Option("--stop")] = None,
     swa_full: Annotated[bool, typer.Option("--swa-full")] = False,
     escape: Annotated[bool, typer.Option("--escape/--no-escape")] = True,
-    model: Annotated[str | None, typer.Option("-m", "--model")] = None,
+    model: Annotated[str | None, typer.Option("-m", "--model", metavar="PATH|NAME")] = None,
     api_key: Annotated[str, typer.Option("--api-key")] = "",
 ) -> int | None:
     """End in the way that HOW says."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from llmkit import report
 from llmkit.errors import UsageError
 from llmkit.files.atomic import finished_file
+from llmkit.files.json_text import parse_json
 from llmkit.tokenizer.chat_messages import checked_messages
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _load(talk: "Chat", rest: str) -> None:
             raw = file.read(MAX_FILE_BYTES + 1)
         if len(raw) > MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
-        messages = checked_messages(json.loads(raw))
+        messages = checked_messages(parse_json(raw.decode("utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{rest} holds no conversation: {reason}", "A file that /save wrote is one.") from error

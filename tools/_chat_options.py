@@ -5,7 +5,6 @@ Owns their names, which are llama.cpp's where it has them, and what goes with wh
 
 import functools
 import inspect
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import typer
 
 from llmkit import report
 from llmkit.errors import UsageError
+from llmkit.files.json_text import parse_json
 
 from ._prompt import plain_text, read_prompt
 
@@ -47,13 +47,15 @@ class ChatOptions:
     def __post_init__(self) -> None:
         if self.system is not None and self.system_file is not None:
             raise UsageError("there are two system prompts, from -sys and from -sysf", "Give one of them.")
+        for text, option in ((self.template, "--chat-template"), (self.template_kwargs, "--chat-template-kwargs")):
+            plain_text(text or "", option, escape=False)
         self.kwargs  # noqa: B018 (a wrong text is an error here, before a model is opened)
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """What --chat-template-kwargs gives to the template."""
         try:
-            value = json.loads(self.template_kwargs or "{}")
+            value = parse_json("{}" if self.template_kwargs is None else self.template_kwargs)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"--chat-template-kwargs is no JSON: {error}") from error
         if not isinstance(value, dict):

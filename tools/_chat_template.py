@@ -3,12 +3,12 @@
 Owns which template is taken and where the messages come from. Imports neither kernels nor a tokenizer.
 """
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from llmkit import report
 from llmkit.errors import UsageError
 from llmkit.files.gguf_reader import GgufFile, open_gguf
+from llmkit.files.json_text import parse_json
 from llmkit.files.models_table import resolve_model
 from llmkit.tokenizer.chat_template import ChatTemplate, has_chat_template, load_chat_template
 from llmkit.tokenizer.chat_template_names import BUILT_IN
@@ -65,7 +65,7 @@ def _messages(request: "Request", chat: ChatOptions) -> tuple[list[dict[str, Any
 
     text = read_prompt(None, request.file, escape=False)
     try:
-        value = json.loads(text)
+        value = parse_json(text)
         return [*first, *checked_messages(value)], value.get("tools") if isinstance(value, dict) else None
     except (ValueError, RecursionError) as error:
         raise UsageError(

@@ -3,7 +3,6 @@
 Owns bytes to questions: what a line of text and a JSON line may hold. Knows nothing of tokens.
 """
 
-import json
 import queue
 import threading
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from llmkit.errors import LlmkitError, UsageError
+from llmkit.files.json_text import parse_json
 from llmkit.params import MAX_SEED, RANDOM_SEED, UNTIL_STOPPED
 
 MAX_LINE = 1 << 20
@@ -113,7 +113,7 @@ def _fill(question: Question, line: str, *, as_json: bool) -> None:
         question.text = line
         return
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the line is no JSON: {error}", 'Give a text, "...", or an object with a prompt.') from error
     if isinstance(value, str):

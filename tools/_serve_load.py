@@ -5,7 +5,6 @@ Owns the order. It runs while the server listens already and answers that it is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from llmkit import report
 from llmkit.engine.requests import PUBLIC, CompletionRequest, Event, Failed, Finished
 from llmkit.engine.timings import Timings
 from llmkit.errors import UsageError
+from llmkit.files.json_text import parse_json
 from llmkit.params import GenerateParams
 from llmkit.serving.chat import read_messages
 from llmkit.serving.errors import ApiError
@@ -125,10 +125,10 @@ def _prefix_ids(path: str, opened: Engine, template: ChatTemplate) -> list[int]:
     try:
         text = Path(path).read_text(encoding="utf-8")
         if path.endswith(".json"):
-            value = json.loads(text)
+            value = parse_json(text)
             messages = read_messages(value.get("messages") if isinstance(value, dict) else value)
             text = template.render(messages, add_generation_prompt=False)
-    except (OSError, ValueError, ApiError) as error:
+    except (OSError, ValueError, RecursionError, ApiError) as error:
         raise UsageError(f"--public-prefix {path} cannot be used: {error}") from None
     ids = opened.tokenizer.encode(text)
     if not ids:

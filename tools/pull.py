@@ -40,6 +40,8 @@ def pull_cli(
     """
     if list_names and (rm or name):
         raise UsageError("--list takes neither a name nor --rm", "`llmkit pull --list`")
+    if name == "" and not rm:
+        raise UsageError("the name of the model is empty", f"Leave it out for {DEFAULT_MODEL}.")
     if rm and not name:
         raise UsageError("--rm needs the name of the model to delete", "`llmkit pull --list` shows the names")
     from llmkit.files.hub import is_hub

@@ -3,7 +3,6 @@
 Owns the options and what they come to. The server is llmkit/serving's, loading is tools/_serve_load.py's.
 """
 
-import json
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmkit.engine.requests import EngineParams
 from llmkit.errors import UsageError
+from llmkit.files.json_text import parse_json
 from llmkit.params import ContextParams, SamplingParams
 
 from . import _options as options
@@ -214,8 +214,8 @@ def _template_kwargs(text: str | None) -> dict[str, object]:
     if text is None:
         return {}
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = parse_json(text)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--chat-template-kwargs is no JSON: {error}", """Write '{"name": value}'.""") from None
     if not isinstance(value, dict):
         raise UsageError("--chat-template-kwargs is no JSON object", """Write '{"name": value}'.""")

@@ -5,21 +5,18 @@ Owns what is refused before a field is looked at. Knows no route.
 
 import asyncio
 import json
-import math
-import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from llmkit.files.json_text import parse_json as parse_text
 from llmkit.serving.errors import ApiError, bad_request
 
 Model = TypeVar("Model", bound=BaseModel)
 
 LARGE = 1 << 16
 """Bytes: what takes longer than a step of the event loop may."""
-
-_LONE = re.compile("[\ud800-\udfff]")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
@@ -51,7 +48,7 @@ def parse_json(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is not UTF-8 at byte {error.start}") from None
     try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        return parse_text(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise bad_request(f"the body is no JSON: parse error at {place}: {error.msg}") from None
@@ -59,7 +56,6 @@ def parse_json(raw: bytes) -> Any:
         raise bad_request("the body is nested too deeply") from None
     except ValueError as error:  # an integer of thousands of digits
         raise bad_request(f"the body holds a number that cannot be used: {error}") from None
-    return _sound(value) if "\\u" in text else value
 
 
 def validated(model: type[Model], value: Any) -> Model:
@@ -93,25 +89,3 @@ def json_type(value: object) -> str:
 def _is_a_type(part: object) -> bool:
     """Pydantic names the variant of a union as a part of the place."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "bool", "float", "dict", "list"))
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is too large")
-    return value
-
-
-def _sound(value: Any) -> Any:
-    """The value with U+FFFD for half surrogate pairs, which are no characters."""
-    if isinstance(value, str):
-        return _LONE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_sound(item) for item in value]
-    if isinstance(value, dict):
-        return {_sound(key): _sound(item) for key, item in value.items()}
-    return value

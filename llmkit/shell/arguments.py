@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
 
+NAMED = frozenset({"PATH|NAME", "USER/REPO[:QUANT]", "URL", "FILE", "DIR", "FOLDER"})
+"""What names a model or a file. An empty text is none: it comes from a variable or command that gave nothing, and taken
+for "not given" it would be another model."""
+
+
 @dataclass
 class CommandLine:
     """What was typed: `args` for Typer to read, the options that are there with their last value, and the flags of
@@ -71,6 +76,8 @@ class Reader:
             while rest and len(values) < option.nargs:
                 values.append(rest.pop(0))
             line.args += [name, *values]
+        if values[-1:] == [""] and option.metavar in NAMED:
+            raise UsageError(f"{name} is given an empty text", f"Give {option.metavar}, or leave {name} out.")
         line.given[option.name or name] = values[-1] if values else ""
 
     def _skip(self, flag: Flag, typed: str, n_values: int, rest: list[str], line: CommandLine) -> None:

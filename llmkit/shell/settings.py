@@ -132,7 +132,9 @@ def _from_file(
         if option is not None and option.name not in NOT_SETTABLE:
             rank = 3 if entry.table == command else 4
             yield option.name, Setting(_checked(option, entry), rank, entry.place)
-        elif entry.table == command or entry.key in NOT_SETTABLE or f"--{entry.key}" not in known_elsewhere():
+        elif entry.key in NOT_SETTABLE:
+            raise UsageError(f"{entry.place}: --{entry.key} is for the command line alone", "Leave it out.")
+        elif entry.table == command or f"--{entry.key}" not in known_elsewhere():
             names = [*by_key] if entry.table == command else [name[2:] for name in known_elsewhere()]
             close = get_close_matches(entry.key, sorted(names), n=1)
             where = f"`llmkit {command}` has no option --{entry.key}"

@@ -33,6 +33,14 @@ def test_flags_without_a_meaning_here_are_taken_with_their_values() -> None:
     assert run_llmkit("fake", "-ngl", "99", "-q").stderr == ""
 
 
+def test_an_empty_name_of_a_model_or_file_is_not_the_default() -> None:
+    for name in ("-m", "--model", "--log-file"):
+        assert f"error: {name} is given an empty text" in refused(name, "")
+    assert "error: --model is given an empty text" in refused("--model=")
+    assert values("-m", "x", "-p", "", "--stop", "")["stop"] == [""]
+    assert "error: the name of the model is empty" in run_llmkit("pull", "").stderr
+
+
 def test_a_value_is_never_taken_for_a_flag() -> None:
     assert run_llmkit("fake", "-p", "-ngl", "--top-k", "3").stdout == "3 -ngl\n"
     assert values("--stop", "--lora", "--stop=--rpc")["stop"] == ["--lora", "--rpc"]

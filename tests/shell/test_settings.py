@@ -110,7 +110,7 @@ def test_the_file_of_every_kind(config: Path) -> None:
         ("swa-full = 1", "line 1: swa-full is 1; true or false is expected"),
         ("model = 1", "line 1: model is 1; a text in quotes is expected"),
         ("stop = [true]", "line 1: stop is True; a text in quotes is expected, or a list of them"),
-        ("config = 'x'", "line 1: config: no command has an option --config"),
+        ("config = 'x'", "line 1: config: --config is for the command line alone"),
         ("top-k = = 1", "is no TOML: Invalid value (at line 1, column 9)"),
     ],
 )

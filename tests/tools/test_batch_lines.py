@@ -110,6 +110,15 @@ def test_bad_lines_are_errors_of_their_own(model: str) -> None:
         assert part in message
 
 
+def test_what_json_does_not_have_is_never_given_back(model: str) -> None:
+    lines = ['{"prompt": "x", "id": NaN}', '{"prompt": "x", "id": [1e999]}', r'{"prompt": "x", "id": "\ud800"}']
+    done = llmkit(model, joined(lines), "--json", "-s", "1")
+    answers = json_lines(done)
+    assert [answer.get("error", {}).get("message", answer.get("id")) for answer in answers] == [
+        "the line is no JSON: NaN is no JSON number", "the line is no JSON: 1e999 is too large", "\ufffd"
+    ]  # fmt: skip
+
+
 def test_a_bad_line_of_text_is_a_blank_answer_and_a_message(model: str) -> None:
     done = llmkit(model, b"one\n\xff\ntwo\n", "-s", "1")
     assert done.returncode == 2

@@ -145,6 +145,8 @@ def test_another_template(run: Any, talking: FakeEngine, tmp_path: Path) -> None
         (("-st", "-sys", "a", "-sysf", "b", "-p", "a"), "two system prompts"),
         (("-st", "-p", "a", "--chat-template-kwargs", "{"), "no JSON"),
         (("-st", "-p", "a", "--chat-template-kwargs", "[]"), "no JSON object"),
+        (("-st", "-p", "a", "--chat-template-kwargs", '{"a": NaN}'), "NaN is no JSON number"),
+        (("-st", "-p", "a", "--chat-template", "{{ 1 }}\udcff"), "--chat-template is not UTF-8: byte 7 is 0xff"),
         (("-st", "-p", "a", "--chat-template-kwargs", '{"messages": []}'), "which the conversation itself gives"),
         (("-st", "-p", "a", "--chat-template", "nosuch"), "There are bailing,"),
         (("-st", "-p", "a", "--chat-template", "{% if %}"), "no valid Jinja2"),
