@@ -13,8 +13,8 @@ from llmkit.memory.chain import CELL, Chain
 from llmkit.memory.held_blocks import HeldBlocks
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.leaving_order import LeavingOrder
+from llmkit.memory.prefix_chains import first_of_block, grafted, held_blocks, is_complete, own_bytes, with_tail
 from llmkit.memory.radix import ID_BYTES, Node, join, link, put_between, unlink, walk
-from llmkit.memory.snapshots import first_of_block, grafted, held_blocks, is_complete, own_bytes, with_tail
 
 NODE_BYTES = 4096  # what a node takes beside its ids and columns, at most
 

@@ -27,10 +27,10 @@ from llmkit.memory.block_pool import BLOCK_CELLS
 from llmkit.memory.chain import TOKEN, Chain
 from llmkit.memory.kv_cache import KvCache
 from llmkit.memory.leaving_order import LeavingOrder
+from llmkit.memory.prefix_chains import beginning, first_of_block, grafted, is_complete, n_plain, repointed, same_cells
 from llmkit.memory.prefix_nodes import PrefixNodes
 from llmkit.memory.radix import ID_BYTES, Node, as_bytes, walk
 from llmkit.memory.sequence import Sequence
-from llmkit.memory.snapshots import beginning, first_of_block, grafted, is_complete, n_plain, repointed, same_cells
 
 POINT_TOKENS = 1024  # with windows a point is wanted at each so many tokens, beside ends and beginnings of messages
 PROTECTED = 0.75  # of the memory, for what was used again
