@@ -1,4 +1,4 @@
-"""Chains that a prefix tree keeps of a sequence at one moment: chains made of chains. Pure functions; owns no reference.
+"""Chains that a prefix tree keeps of a sequence at one moment: chains made of chains. Pure; owns no reference.
 
 Only plain chains come here: token i has position i, holds what computing all before it in order gives, and lies at
 place i mod 32 of a block. A chain is complete where a sequence can go on from its end: each window still has what the
