@@ -101,7 +101,13 @@ class KeptState:
             self._compute_last(generation)
         if self._options.cache_all and self._options.cache is not None:
             self._save(self._options.cache)
-        if self._options.save is not None:
+        if self._options.save is None:
+            return
+        if generation is not None and generation.stop_reason == "interrupted" and not generation.ids:
+            report.note(
+                f"interrupted within the prompt: {self._options.save} is not written"
+            )  # who goes on wants it all
+        else:
             self._save(self._options.save, compress=self._options.compress)
 
     def _compute_last(self, generation: "Generation") -> None:
@@ -120,7 +126,8 @@ class KeptState:
         from llmkit.engine.state import save_state
 
         if not self._seq.n_tokens:
-            raise UsageError(f"nothing was computed, so there is nothing to save in {path}")
+            report.warning(f"nothing was computed, so {path} is not written")
+            return
         began = time.perf_counter()
         info = save_state(self._ctx, path, self._seq, compress=compress)
         seconds = time.perf_counter() - began

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from llmkit.engine.context import Context
+from llmkit.engine.state import read_state_info
 from tests.make_models import make_model
 from tests.tools.in_process import Finished, run_llmkit
 
@@ -179,6 +180,26 @@ def test_lines_come_behind_a_state(model: str, windowed: str, tmp_path: Path, de
         "--batch-lines does not go with --save-state"
         in failed("run", "-m", model, "--batch-lines", "--save-state", "x").stderr
     )
+
+
+def test_a_prompt_that_is_interrupted_is_no_state(
+    model: str, tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes on from it would lack the prompt's end; a cache is compared with the next prompt."""
+    monkeypatch.setattr("llmkit.tools._interrupt.Interruption.__call__", lambda self: len(decoded) > 1)
+    state, cache = tmp_path / "s", tmp_path / "c"
+    options = ("--save-state", str(state), "--prompt-cache", str(cache), "--prompt-cache-all")
+    done = run_llmkit("run", "-m", model, "-p", TEXT, "-n", "3", "-ub", "8", *options)
+    assert (done.returncode, state.exists(), decoded) == (130, False, [8, 8])
+    assert "interrupted within the prompt" in done.stderr
+    assert read_state_info(cache).n_tokens == {0: 16}
+
+
+def test_an_error_is_not_hidden_by_an_empty_state(model: str, tmp_path: Path) -> None:
+    options = ("--chat-template", "chatml", "--save-state", str(tmp_path / "s"))
+    done = failed("run", "-m", model, "-cnv", "-st", "-p", TEXT, "-c", "8", *options)
+    assert "but the context holds 8" in done.stderr
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_state_that_fills_the_context(model: str, tmp_path: Path) -> None:
