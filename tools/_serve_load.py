@@ -47,6 +47,7 @@ def load(
     from llmkit.sampling.grammar import GrammarCompiler
 
     assert opened.tokenizer is not None, "open_engine made sure of it"
+    opened.tokenizer.prepare()
     request.sampling.check_ids(opened.model.config.n_vocab)
     opened.ctx.warm_up()
     params, n_ctx = request.engine, opened.ctx.n_ctx

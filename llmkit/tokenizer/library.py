@@ -6,7 +6,7 @@ written in Rust: a panic there is no Exception in Python, and a text it cannot t
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,9 @@ from llmkit.tokenizer.vocab import SPM_SPACE, Attr, Vocab
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+    from tokenizers.pre_tokenizers import PreTokenizer
 
+_FAILED = "the tokenizer failed on this text"
 _BAD_MERGES = "The file is damaged or was converted wrongly: fetch another conversion of the model."
 
 
@@ -34,26 +36,26 @@ class WordModel:
         """The ids of each text; without the GIL, so that other threads run. `texts` hold no lone surrogates."""
         if self._escape_spaces:
             texts = [text.replace(" ", SPM_SPACE) for text in texts]
-        with named_failures(self._place, "the tokenizer failed on this text"):
+        with named_failures(self._place, _FAILED):
             # The fast one leaves out the offsets, which are half the time and most of the memory.
             return [encoding.ids for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 def spm_model(vocab: Vocab, merges: npt.NDArray[np.int32]) -> WordModel:
-    """An SPM vocabulary with its merges (pairs of ids, best first). What no token covers becomes byte tokens, or else
-    the unknown token.
+    """An SPM vocabulary with its merges (their ids, best first; the first two columns count). What no token covers
+    becomes byte tokens, or else the unknown token.
     """
     unk = vocab.special_ids.get("unk")
     with _no_garbage_collection():
-        left, right = merges.T.tolist()
+        left, right = merges[:, :2].T.tolist()
         token = vocab.tokens.__getitem__
         pairs = list(zip(map(token, left), map(token, right), strict=True))
         unk_token = None if unk is None else vocab.tokens[unk]
         return WordModel(_bpe(vocab, pairs, byte_fallback=True, unk_token=unk_token, fuse_unk=True), vocab.place, True)
 
 
-def bpe_model(vocab: Vocab, merges: list[str]) -> WordModel:
-    """A BPE vocabulary with its merges (`left right`, best first) and its pre-tokenizer."""
+def bpe_model(vocab: Vocab, merges: list[str]) -> tuple[WordModel, list[tuple[str, str]]]:
+    """A BPE vocabulary with its merges (`left right`, best first) and its pre-tokenizer; and the merges as pairs."""
     assert vocab.pre is not None
     with _no_garbage_collection():
         pairs = _pairs(dict.fromkeys(merges))
@@ -62,16 +64,40 @@ def bpe_model(vocab: Vocab, merges: list[str]) -> WordModel:
         except TokenizerError:
             _name_unknown(vocab, pairs)
             raise
+    library.pre_tokenizer = _pre_tokenizer(vocab)
+    return WordModel(library, vocab.place, not vocab.pre.byte_level), pairs
+
+
+def _pre_tokenizer(vocab: Vocab) -> "PreTokenizer":
     from tokenizers import Regex, pre_tokenizers
 
+    assert vocab.pre is not None
     with named_failures(vocab.place, f"the pre-tokenizer {vocab.pre.name} cannot be built"):
-        steps: list[pre_tokenizers.PreTokenizer] = [
+        steps: list[PreTokenizer] = [
             pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in vocab.pre.regexes
         ]
         if vocab.pre.byte_level:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False))
-        library.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    return WordModel(library, vocab.place, not vocab.pre.byte_level)
+        return pre_tokenizers.Sequence(steps)
+
+
+def splitter(vocab: Vocab) -> Callable[[str], list[str]]:
+    """What cuts a text into words as the library does it: by the pre-tokenizer, or not at all (SPM)."""
+    if vocab.pre is None:
+        return lambda text: [text]
+    steps = _pre_tokenizer(vocab)
+
+    def split(text: str) -> list[str]:
+        with named_failures(vocab.place, _FAILED):
+            return [word for word, _ in steps.pre_tokenize_str(text)]
+
+    return split
+
+
+def merge_ids(vocab: Vocab, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.int32]:
+    """The ids of left, right and joined of merges that the library took, int32 [n, 3]."""
+    id = vocab.ids
+    return np.array([(id[left], id[right], id[left + right]) for left, right in pairs], dtype=np.int32).reshape(-1, 3)
 
 
 def word_piece_model(vocab: Vocab) -> WordModel:

@@ -1,18 +1,19 @@
 """From an open GGUF file to a ready tokenizer.
 
-Owns the order of the steps and where rebuilt merges are kept; what each step means is in its own module.
+Owns the order of the steps and where merges are kept; what each step means is in its own module.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from llmkit.errors import TokenizerError
 from llmkit.files.cache_dir import cache_root
 from llmkit.files.gguf_reader import GgufFile
 from llmkit.tokenizer import library
 from llmkit.tokenizer.merges_cache import merges_key, read_merges, write_merges
+from llmkit.tokenizer.short_texts import BpeWords, Merges, ShortFirst, Words
 from llmkit.tokenizer.special_tokens import special_tokens
 from llmkit.tokenizer.tokenizer import Tokenizer
 from llmkit.tokenizer.vocab import PREFIX, SPM_SPACE, Attr, Vocab, named_errors, read_vocab
@@ -29,31 +30,38 @@ def load_tokenizer(gguf: GgufFile, cache_dir: Path | None = None) -> Tokenizer:
     return Tokenizer(vocab, special_tokens(vocab), words)
 
 
-def _words(gguf: GgufFile, vocab: Vocab, cache_dir: Path | None) -> library.WordModel:
+def _words(gguf: GgufFile, vocab: Vocab, cache_dir: Path | None) -> Words:
+    """By the kept merges, else (or should they turn out not to fit) by those of the file, or rebuilt ones."""
     if vocab.is_word_piece:
         return library.word_piece_model(vocab)
-    return _spm(gguf, vocab, cache_dir) if vocab.is_spm else _bpe(gguf, vocab)
-
-
-def _bpe(gguf: GgufFile, vocab: Vocab) -> library.WordModel:
-    return library.bpe_model(vocab, gguf.strings(PREFIX + "merges").to_list())
-
-
-def _spm(gguf: GgufFile, vocab: Vocab, cache_dir: Path | None) -> library.WordModel:
-    """With the kept merges, else (or should they turn out not to fit) with rebuilt ones."""
     folder = (cache_dir or cache_root()) / "tokenizers"
-    names = ("tokens", "scores", "token_type")
+    names = ("tokens", "scores", "token_type") if vocab.is_spm else ("tokens", "merges")
     key = merges_key(*(gguf.entries[PREFIX + name].raw for name in names if PREFIX + name in gguf.entries))
     kept = read_merges(folder, key, len(vocab.tokens))
-    if kept is not None:
-        try:
+    stored = None if vocab.is_spm else gguf.strings(PREFIX + "merges")  # can still be read when the file is closed
+
+    def build() -> library.WordModel:
+        if kept is not None and vocab.is_spm and Merges(vocab, kept).fit():
             return library.spm_model(vocab, kept)
-        except TokenizerError:
-            pass
+        words, merges = _spm(vocab) if stored is None else _bpe(vocab, stored)
+        write_merges(folder, key, merges)
+        return words
+
+    if kept is None:
+        return build()
+    return ShortFirst(BpeWords(vocab, Merges(vocab, kept), library.splitter(vocab)), build)
+
+
+def _bpe(vocab: Vocab, stored: Sequence[str]) -> tuple[library.WordModel, npt.NDArray[np.int32]]:
+    words, pairs = library.bpe_model(vocab, list(stored))
+    return words, library.merge_ids(vocab, pairs)
+
+
+def _spm(vocab: Vocab) -> tuple[library.WordModel, npt.NDArray[np.int32]]:
     merges = _rebuild(vocab)
     words = library.spm_model(vocab, merges)
-    write_merges(folder, key, merges)
-    return words
+    token = vocab.tokens.__getitem__
+    return words, library.merge_ids(vocab, list(zip(*(map(token, side) for side in merges.T.tolist()), strict=True)))
 
 
 def _rebuild(vocab: Vocab) -> npt.NDArray[np.int32]:

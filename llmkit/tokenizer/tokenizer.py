@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 
 from llmkit.tokenizer.detokenizer import Detokenizer
-from llmkit.tokenizer.library import WordModel
 from llmkit.tokenizer.pieces import piece_bytes
+from llmkit.tokenizer.short_texts import ShortFirst, Words
 from llmkit.tokenizer.special_split import SpecialSplitter
 from llmkit.tokenizer.special_tokens import SpecialTokens
 from llmkit.tokenizer.vocab import Vocab
@@ -23,7 +23,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 class Tokenizer:
     """Made by `load_tokenizer`. Holds no state between calls; may be used from several threads at once."""
 
-    def __init__(self, vocab: Vocab, special: SpecialTokens, words: WordModel) -> None:
+    def __init__(self, vocab: Vocab, special: SpecialTokens, words: Words) -> None:
         self._vocab = vocab
         self._words = words
         self._splitter = SpecialSplitter(vocab, special)
@@ -62,6 +62,11 @@ class Tokenizer:
         if add_special and self._sep_id is not None:
             ids.append(self._sep_id)
         return ids
+
+    def prepare(self) -> None:
+        """Builds now what only long texts need, so that none of them waits for it."""
+        if isinstance(self._words, ShortFirst):
+            self._words.library()
 
     def piece_bytes(self, id: int, special: bool = False) -> bytes:
         """The bytes of one token; those of a control token only with `special`. An id outside the vocabulary (a model

@@ -16,7 +16,7 @@ from tests.tokenizer.vocabs import bpe_metadata, loaded, opened, spm_metadata
 PIECES = ["a", "b", "▁", "ab", "▁ab", "aba"]
 TEXT = "abab aba"
 IDS = [1, 263, 262, 263, 259]
-MERGES = np.array([[1, 2], [3, 4]], dtype=np.int32)
+MERGES = np.array([[1, 2, 3], [3, 4, 0]], dtype=np.int32)
 KEY = merges_key(b"test")
 
 
@@ -55,9 +55,13 @@ def test_the_default_is_the_user_s_cache(temp_cache: Path) -> None:
     assert the_file(temp_cache).is_file()
 
 
-def test_bpe_keeps_nothing(tmp_path: Path) -> None:
-    loaded(bpe_metadata([("a", "b")]), tmp_path)
-    assert not list(tmp_path.iterdir())
+def test_bpe_keeps_its_merges_as_ids(tmp_path: Path) -> None:
+    metadata = bpe_metadata([("a", "b")])
+    loaded(metadata, tmp_path)
+    kept = read_merges(tmp_path / "tokenizers", the_file(tmp_path).stem, 257)
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]  # type: ignore[assignment]
+    assert kept is not None
+    assert [[tokens[id] for id in merge] for merge in kept.tolist()] == [["a", "b", "ab"]]
 
 
 @pytest.mark.parametrize("change", ["tokens", "scores", "token_type"])
@@ -77,7 +81,7 @@ def test_another_vocabulary_has_another_file(change: str, tmp_path: Path) -> Non
 
 def damaged(raw: bytes) -> dict[str, bytes]:
     """Files that are not what was written, each wrong in its own way."""
-    foreign_ids = np.array([[10**6, 1]], dtype=np.int32)
+    foreign_ids = np.array([[10**6, 1, 1]], dtype=np.int32)
     return {
         "empty": b"",
         "one byte": raw[:1],
@@ -91,7 +95,7 @@ def damaged(raw: bytes) -> dict[str, bytes]:
         "ids that are no tokens": _file_of(KEY, foreign_ids),
         "negative ids": _file_of(KEY, -foreign_ids),
         "half a pair": _signed(raw[:-20]),
-        "another version": _signed(raw[:-16].replace(b"merges 1", b"merges 0")),
+        "another version": _signed(raw[:-16].replace(b"merges 2", b"merges 1")),
     }
 
 
@@ -118,7 +122,7 @@ def test_no_merges_are_merges_too(tmp_path: Path) -> None:
     write_merges(tmp_path, KEY, MERGES[:0])
     kept = read_merges(tmp_path, KEY, 5)
     assert kept is not None
-    assert kept.shape == (0, 2)
+    assert kept.shape == (0, 3)
 
 
 @pytest.mark.parametrize("name", list(damaged(GOOD)))
@@ -139,11 +143,11 @@ def test_a_damaged_file_is_rebuilt_and_replaced(name: str, tmp_path: Path, rebui
 
 
 def test_merges_that_do_not_fit_are_rebuilt(tmp_path: Path, rebuilds: list[int]) -> None:
-    """A file that is sound in itself, but joins what is no token."""
+    """A file that is sound in itself, but joins a and b to a."""
     load_in(tmp_path)
     path = the_file(tmp_path)
     good = path.read_bytes()
-    path.write_bytes(_file_of(path.stem, np.array([[1, 2]], dtype=np.int32)))
+    path.write_bytes(_file_of(path.stem, np.array([[259, 260, 259]], dtype=np.int32)))
     load_in(tmp_path)
     assert len(rebuilds) == 2
     assert path.read_bytes() == good
