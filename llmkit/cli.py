@@ -92,10 +92,14 @@ def guarded(work: Callable[[], int]) -> int:
         sys.stdout.reconfigure(errors="replace")
     with signals.as_ctrl_c():
         try:
+            signals.State.working = True
+            signals.interrupt_if_late()
             code = work()
             if sys.stdout is not None:
                 sys.stdout.flush()
+            signals.State.working = False
         except BaseException as exc:
+            signals.State.working = False
             code = _exit_code(exc)
         report.close_log()
         return signals.exit_code(code)

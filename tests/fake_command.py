@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from llmkit import cli, report
+from llmkit.__main__ import run
 from llmkit.errors import ContextFullError
 from llmkit.shell import llama_flags
 
@@ -32,6 +33,8 @@ def fake_cli(
         raise MemoryError
     if how == "interrupt":
         raise KeyboardInterrupt
+    if how == "interrupt-an-import":
+        exec("raise KeyboardInterrupt")  # noqa: S102  as dataclasses and named tuples do it
     if how == "missing-file":
         Path("/no/such/file").read_bytes()
     if how == "bug":
@@ -64,4 +67,4 @@ def fake_cli(
 if __name__ == "__main__":
     cli.COMMANDS["fake"] = FAKE
     llama_flags.TOOLS["fake"] = ("completion",)
-    sys.exit(cli.main(["fake", *sys.argv[1:]]))
+    run(lambda: cli.main(["fake", *sys.argv[1:]]))

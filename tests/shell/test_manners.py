@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from llmkit import report
+from llmkit import cli, report
+from llmkit.shell import signals
 from tests.paths import REPO_ROOT
 from tests.shell.fake import install
 from tests.tools.in_process import run_llmkit
@@ -152,13 +154,70 @@ def test_sigterm_lets_a_completion_end_well() -> None:
         "-c",
         "100000",
     ]
-    with subprocess.Popen(command, cwd=REPO_ROOT, stdout=-1, stderr=-1, text=True) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)
+    env = {**os.environ, "FAKE_ANNOUNCES": "1"}
+    with subprocess.Popen(command, cwd=REPO_ROOT, env=env, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stderr is not None
+        assert "decoding\n" in process.stderr
         process.send_signal(signal.SIGTERM)
         answer, _ = process.communicate(timeout=30)
     assert process.returncode == 143
     assert '"stop_reason": "interrupted"' in answer
+
+
+def test_ctrl_c_in_an_import_is_no_death_by_signal() -> None:
+    assert subprocess.run([*FAKE, "interrupt-an-import"], cwd=REPO_ROOT, stderr=-1, timeout=60).returncode == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["before", "within", "after", "telling"])
+def test_a_signal_at_any_moment(number: int, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the work, it does not begin; after it, and while an error is told, all that is left is done."""
+    done: list[str] = []
+
+    def at(now: str) -> None:
+        done.append(now)
+        if now == moment:
+            signal.raise_signal(number)
+
+    def work() -> int:
+        at("within")
+        if moment == "telling":
+            raise KeyError
+        return 0
+
+    monkeypatch.setattr(report, "close_log", lambda: at("after"))
+    monkeypatch.setattr(report, "error", lambda *_: at("telling"))
+    with signals.as_ctrl_c():
+        if moment == "before":
+            at("before")
+        assert cli.guarded(work) == 128 + number
+    steps = {"before": [], "within": ["within"], "after": ["within"], "telling": ["within", "telling"]}[moment]
+    assert done == [*(["before"] if moment == "before" else []), *steps, "after"]
+    monkeypatch.setattr(report, "close_log", lambda: None)
+    assert cli.guarded(lambda: 0) == 0  # it is forgotten
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_a_destructor_swallows_comes_again(number: int) -> None:
+    class Thing:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def work() -> int:
+        Thing()
+        time.sleep(60)
+        return 0
+
+    before = sys.unraisablehook
+    assert cli.guarded(work) == 128 + number
+    assert sys.unraisablehook is before
+
+
+def test_a_second_signal_ends_what_hangs() -> None:
+    with signals.as_ctrl_c():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
 
 
 def test_nohup_is_respected() -> None:
@@ -175,6 +234,7 @@ def test_nohup_is_respected() -> None:
 
 
 def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     run_llmkit("fake", "say")
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+    assert [signal.getsignal(number) for number in numbers] == before
