@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmkit import report
 from llmkit.errors import OutputError, UsageError
+from llmkit.shell.groups import GROUPS, words
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -75,8 +76,10 @@ def _completer(base: Any, commands: Mapping[str, str], build: "Callable[[str], T
             return text.removeprefix(self.cut)
 
         def get_completions(self, args: list[str], incomplete: str) -> list[Any]:
-            if not args:
-                items = {**commands, **dict.fromkeys(FIRST_OPTIONS, "")}
+            if args and args[0] in GROUPS and len(args) > 1:
+                args = [f"{args[0]}-{args[1]}", *args[2:]]
+            if not args or args[0] in GROUPS:
+                items = first_words(commands) if not args else second_words(commands, args[0])
                 return [CompletionItem(n, help=about or None) for n, about in items.items() if n.startswith(incomplete)]
             if args[0] in (INSTALL, SHOW):
                 return [CompletionItem(name) for name in SHELLS if name.startswith(incomplete)]
@@ -89,12 +92,28 @@ def _completer(base: Any, commands: Mapping[str, str], build: "Callable[[str], T
     return Completer
 
 
+def first_words(commands: Mapping[str, str]) -> dict[str, str]:
+    """What may come first, and what it is about: commands, of those of two words the first, options."""
+    firsts = {words(name).partition(" ")[0]: about for name, about in commands.items()}
+    return {
+        **firsts,
+        **{name: about for name, about in GROUPS.items() if name in firsts},
+        **dict.fromkeys(FIRST_OPTIONS, ""),
+    }
+
+
+def second_words(commands: Mapping[str, str], group: str) -> dict[str, str]:
+    """What may come behind the first of two words."""
+    pairs = {words(name): about for name, about in commands.items()}
+    return {pair.removeprefix(f"{group} "): about for pair, about in pairs.items() if pair.startswith(f"{group} ")}
+
+
 def with_address(args: list[str], incomplete: str) -> tuple[list[str], str, str]:
     """Bash takes hf:x for three words, and the last of them for the one to be completed: the words as they were meant,
     and what is to be left out of the answers."""
-    words = [*args, *([incomplete] if incomplete != ":" else [":", ""])]
-    if len(words) > 2 and words[-2] == ":" and words[-3] in ("hf", "http", "https"):
-        return words[:-3], f"{words[-3]}:{words[-1]}", f"{words[-3]}:"
+    parts = [*args, *([incomplete] if incomplete != ":" else [":", ""])]
+    if len(parts) > 2 and parts[-2] == ":" and parts[-3] in ("hf", "http", "https"):
+        return parts[:-3], f"{parts[-3]}:{parts[-1]}", f"{parts[-3]}:"
     return args, incomplete, ""
 
 

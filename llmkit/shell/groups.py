@@ -1,7 +1,7 @@
 """Commands of two words: `llmkit state save` is the command that the table calls state-save."""
 
-GROUPS = ("state",)
-"""First words of such commands."""
+GROUPS = {"state": "Save, load and look at states."}
+"""First words of such commands, and what these are about."""
 
 
 def words(name: str) -> str:

@@ -39,10 +39,20 @@ def answer(variables: dict[str, str], cwd: Path = REPO_ROOT) -> str:
 
 
 def test_commands() -> None:
-    assert ask("") == [*cli.COMMANDS, "--help", "--version", "--install-completion", "--show-completion"]
+    firsts = dict.fromkeys("state" if name.startswith("state-") else name for name in cli.COMMANDS)
+    assert ask("") == [*firsts, "--help", "--version", "--install-completion", "--show-completion"]
     assert ask("pe") == ["perplexity"]
     assert ask("--show-completion ") == ["bash", "zsh", "fish"]
     assert ask("nonsense ") == []
+
+
+def test_commands_of_two_words() -> None:
+    assert ask("sta") == ["state"]
+    assert ask("state ") == ["save", "load", "info", "verify", "diff", "ls", "convert"]
+    assert ask("state l") == ["load", "ls"]
+    assert {"--state-seq"} == set(ask("state load --state"))
+    assert ask("state convert --to gg") == ["ggsq", "ggsn"]
+    assert ask("state nonsense --") == []
 
 
 def test_options() -> None:
