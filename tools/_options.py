@@ -30,8 +30,6 @@ OverrideOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
-VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing on stderr but warnings and errors.")]
 
 # The prompt
 PromptOption = Annotated[

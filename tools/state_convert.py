@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from llmkit.engine.state_info import StateInfo
 
 LLAMA_MAGICS = {b"qsgg": "ggsq", b"nsgg": "ggsn"}
-_HEADER_TOKENS = 1 << 20
 
 
 class Format(StrEnum):

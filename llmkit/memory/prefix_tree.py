@@ -32,7 +32,6 @@ from llmkit.memory.prefix_nodes import PrefixNodes
 from llmkit.memory.radix import ID_BYTES, Node, as_bytes, walk
 from llmkit.memory.sequence import Sequence
 
-POINT_TOKENS = 1024  # with windows a point is wanted at each so many tokens, beside ends and beginnings of messages
 PROTECTED = 0.75  # of the memory, for what was used again
 
 

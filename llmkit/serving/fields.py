@@ -55,7 +55,6 @@ def whole(low: int, high: int = INT_MAX) -> Any:
 
 Number = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
 Seed = whole(-1, 0xFFFFFFFF)
-TokenId = whole(0)
 
 
 def _texts(value: Any) -> list[str]:
