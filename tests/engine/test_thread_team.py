@@ -83,10 +83,12 @@ def test_nobody_waits_for_a_thread_that_does_not_come(path: Path, monkeypatch: p
 def test_idle_contexts_use_no_cpu(path: Path) -> None:
     with new_context(path, 3) as ctx:
         one_token(ctx)
-        time.sleep(0.3)
-        before = time.process_time()
-        time.sleep(1.0)
-        assert time.process_time() - before < 0.010
+        used = []
+        while not used or (used[-1] >= 0.010 and len(used) < 10):  # on a busy machine it takes a while to fall asleep
+            before = time.process_time()
+            time.sleep(0.5)
+            used.append(time.process_time() - before)
+        assert used[-1] < 0.010
 
 
 def test_a_context_that_nobody_closed_ends_its_threads(path: Path) -> None:
