@@ -104,9 +104,8 @@ class KeptState:
         if self._options.save is None:
             return
         if generation is not None and generation.stop_reason == "interrupted" and not generation.ids:
-            report.note(
-                f"interrupted within the prompt: {self._options.save} is not written"
-            )  # who goes on wants it all
+            # Who goes on from it would take the prompt for whole.
+            report.note(f"interrupted within the prompt: {self._options.save} is not written")
         else:
             self._save(self._options.save, compress=self._options.compress)
 

@@ -37,6 +37,11 @@ def info_json(info: "StateInfo") -> dict[str, Any]:
     }
 
 
+def plain(text: object) -> str:
+    """On one line, and nothing that a terminal would obey: a file says what it likes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
 def info_rows(info: "StateInfo") -> list[tuple[str, str]]:
     """The same, a line each."""
     windows = ", ".join(str(window) if window else "all tokens" for window in info.windows)
@@ -52,4 +57,5 @@ def info_rows(info: "StateInfo") -> list[tuple[str, str]]:
     for seq in info.sequences:
         back = "anywhere" if seq.first_point <= 1 else f"{seq.first_point} tokens or more, or none"
         rows.append((f"sequence {seq.id}", f"{seq.n_tokens} tokens, last position {seq.pos_max}; can be cut to {back}"))
-    return rows + [(f"meta {key}", text) for key, text in sorted(info.metadata.items())]
+    rows += [(f"meta {key}", text) for key, text in sorted(info.metadata.items())]
+    return [(plain(name), plain(text)) for name, text in rows]

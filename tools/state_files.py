@@ -13,7 +13,7 @@ from llmkit import report
 from llmkit.errors import UsageError
 
 from . import _options as options
-from ._state_text import info_json, info_rows
+from ._state_text import info_json, info_rows, plain
 
 if TYPE_CHECKING:
     from llmkit.engine.state_info import StateInfo
@@ -59,7 +59,7 @@ def verify_cli(
         report.result_json(rows)
     else:
         for row in rows:
-            report.result(f"{row['path']}: ok" if row["ok"] else f"{row['error']}: {row['message']}")
+            report.result(f"{plain(row['path'])}: ok" if row["ok"] else f"{row['error']}: {row['message']}")
     return 0 if all(row["ok"] for row in rows) else EXIT_BAD
 
 
@@ -78,7 +78,9 @@ def diff_cli(
     if as_json:
         report.result_json([{"what": d.what, "first": d.first, "second": d.second} for d in found])
     elif found:
-        report.result_table([(d.what, d.first, d.second) for d in found], ("what", str(first), str(second)))
+        report.result_table(
+            [tuple(map(plain, (d.what, d.first, d.second))) for d in found], ("what", plain(first), plain(second))
+        )
     return EXIT_BAD if found else 0
 
 
@@ -119,4 +121,4 @@ def _row(info: "StateInfo") -> tuple[str, ...]:
     saved = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(info.path).stat().st_mtime))
     n_tokens = sum(info.n_tokens.values())
     size = f"{info.n_bytes / 1e6:.1f} MB" + (" compressed" if info.compressed else "")
-    return Path(info.path).name, info.model, str(len(info.sequences)), str(n_tokens), size, saved
+    return plain(Path(info.path).name), plain(info.model), str(len(info.sequences)), str(n_tokens), size, saved

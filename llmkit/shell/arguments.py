@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from llmkit.errors import UsageError
+from llmkit.shell.groups import words
 from llmkit.shell.llama_flags import NO_SAMPLING, CommandFlags, Flag, takes_optional
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class Reader:
             raise UsageError(f"{typed} is not there: {flag.refused}", f"leave {typed} out")
         no_sampling = flag.group == "sampling" and not self._samples
         if not flag.ignored and not no_sampling:
-            message = f"llama.cpp has {typed}, but `llmkit {self._command}` does not"
-            raise UsageError(message, f"`llmkit {self._command} --help` shows the options")
+            message = f"llama.cpp has {typed}, but `llmkit {words(self._command)}` does not"
+            raise UsageError(message, f"`llmkit {words(self._command)} --help` shows the options")
         n_missing = flag.n_values - n_values
         if flag.optional and _no_value(rest):
             n_missing = 0
@@ -99,7 +100,9 @@ class Reader:
         by_word = {name.lstrip("-"): name for name in self._own}
         close = get_close_matches(_with_dashes(typed).lstrip("-"), by_word, n=1)
         guess = f"did you mean {by_word[close[0]]}? " if close else ""
-        return UsageError(f"No such option: {typed}", f"{guess}`llmkit {self._command} --help` shows the options")
+        return UsageError(
+            f"No such option: {typed}", f"{guess}`llmkit {words(self._command)} --help` shows the options"
+        )
 
 
 def _no_value(rest: Sequence[str]) -> bool:

@@ -39,6 +39,7 @@ def test_the_two_words() -> None:
     assert state().returncode == 1
     assert "`llmkit state` needs a command" in state().stderr
     assert "did you mean `llmkit state info`?" in state("inof").stderr
+    assert "`llmkit state info --help`" in state("info", "--no-such").stderr
     assert state("info", "--help").stdout.startswith("Usage: llmkit state info [OPTIONS]")
 
 
@@ -49,6 +50,15 @@ def test_info(states: Path) -> None:
     assert "compressed" in state("info", states / "b").stdout
     found = json.loads(state("info", states / "a", "--json").stdout)
     assert found["sequences"][0]["n_tokens"] == len(found["sequences"][0]["tokens"]) > 20
+
+
+def test_what_a_terminal_would_obey_is_escaped(model: str, tmp_path: Path) -> None:
+    name, title = "s\x1b[31m", "title=\x1b]0;x\x07\nmore é"
+    run_llmkit("state", "save", "-m", model, "--ids", "5,6", str(tmp_path / name), "--meta", title)
+    for done in (state("info", tmp_path / name), state("ls", tmp_path), state("verify", tmp_path / name)):
+        assert done.stdout.replace("\n", "").isprintable()
+        assert "\\x1b" in done.stdout
+    assert r"\x1b]0;x\x07\nmore é" in state("info", tmp_path / name).stdout
 
 
 def test_verify(states: Path, tmp_path: Path) -> None:
