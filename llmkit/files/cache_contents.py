@@ -126,7 +126,7 @@ def _record(path: Path) -> tuple[list[Any], str] | None:
         bytes.fromhex(digest)
         sound = len(digest) == 64 and len(identity) == 5 and isinstance(identity[0], str)
         return (identity, digest) if sound else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 

@@ -205,7 +205,7 @@ def _write_state(source: Source, path: Path, validator: str, total: int | None) 
 
 def _read_state(source: Source, path: Path) -> dict[str, Any]:
     """What the bytes in `path` are of, or {} when they are of no use."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         state = json.loads(_state_path(path).read_text())
         sound = isinstance(state, dict) and isinstance(state.get("validator"), str)
         if sound and state.get("file") == (source.sha256 or source.url):

@@ -34,7 +34,7 @@ def _remembered(record: Path, identity: list[object]) -> str | None:
         data = json.loads(record.read_text())
         value = data["sha256"]
         return value if data["identity"] == identity and isinstance(value, str) and len(value) == 64 else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 

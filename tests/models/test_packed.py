@@ -100,7 +100,9 @@ def test_a_changed_model_has_a_file_of_its_own(path: Path) -> None:
     assert len(tiles()) == 2
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", '{"sha256": 3}', '{"identity": null, "sha256": "' + "0" * 64 + '"}'])
+@pytest.mark.parametrize(
+    "record", ["", "{", "[]", "[" * 10**5, '{"sha256": 3}', '{"identity": null, "sha256": "' + "0" * 64 + '"}']
+)
 def test_a_damaged_fingerprint_is_computed_again(path: Path, record: str) -> None:
     _, want = logits(path)
     (file,) = (cache_root() / "fingerprints").iterdir()

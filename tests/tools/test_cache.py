@@ -98,6 +98,7 @@ def test_foreign_and_damaged_entries_are_shown_and_left(temp_cache: Path, tmp_pa
     cut = packed(temp_cache, 64 * "1", 100, 99 * DAY)
     cut.write_bytes(cut.read_bytes()[:50])
     bad = put(temp_cache / "fingerprints" / f"{32 * 'a'}.json", b"[1]")
+    deep = put(temp_cache / "fingerprints" / f"{32 * 'b'}.json", b"[" * 10**5)
     foreign = [
         put(temp_cache / "notes.txt", age_s=99 * DAY),
         put(temp_cache / "packed" / "mine.bin", age_s=99 * DAY),
@@ -107,9 +108,11 @@ def test_foreign_and_damaged_entries_are_shown_and_left(temp_cache: Path, tmp_pa
     link = temp_cache / "kernels" / (16 * "b")
     link.symlink_to(outside.parent)
     states = {name: entry["state"] for name, entry in listed().items()}
-    assert states == {path.name: "foreign" for path in [*foreign, link]} | {cut.name: "damaged", bad.name: "damaged"}
+    assert states == {path.name: "foreign" for path in [*foreign, link]} | dict.fromkeys(
+        (cut.name, bad.name, deep.name), "damaged"
+    )
     assert removed("prune", "all", "--max-size", "0", "--older-than", "1d") == []
-    assert sorted(removed("clear", "all")) == sorted([cut.name, bad.name])
+    assert sorted(removed("clear", "all")) == sorted([cut.name, bad.name, deep.name])
     assert all(path.exists() for path in [*foreign, link, outside])
 
 
