@@ -25,7 +25,7 @@ from llmkit.files.state_errors import (
     StateWindowError,
 )
 from llmkit.memory.block_pool import BLOCK_CELLS
-from llmkit.memory.chain import CELL, POS, Chain, Columns, Part, Run
+from llmkit.memory.chain import CELL, NEVER, POS, Chain, Columns, Part, Run
 from llmkit.memory.ggml_cells import Bytes, from_rows, row_bytes, to_rows
 from llmkit.memory.kv_layout import KvLayout
 from llmkit.memory.sequence import Sequence as Handle
@@ -99,11 +99,14 @@ def _data_of(ctx: Context, chain: Chain, k: int, first: int) -> tuple[Bytes, Col
 # -- from llama.cpp -----------------------------------------------------------------------------------------------
 
 
-def read_llama(ctx: Context, path: str | os.PathLike[str], into: Handle, *, seq_id: int | None = None) -> list[int]:
+def read_llama(
+    ctx: Context, path: str | os.PathLike[str], into: Handle, *, seq_id: int | None = None, trusted: bool = False
+) -> list[int]:
     """Loads a sequence from a sequence or session file; the tokens that it names behind those that are computed.
 
     seq_id: which one of a session file that holds several. What `into` held is replaced; a StateError's subclass, and
-    nothing changed, when that cannot be. Positions must be 0, 1, 2 ... without a hole.
+    nothing changed, when that cannot be. Positions must be 0, 1, 2 ... without a hole. trusted: the numbers count as
+    computed here, so that the text can be kept as a prefix; else they do not, since llama.cpp's last bits differ.
     """
     _check_supported(ctx)
     place = shown(path, 300)
@@ -120,7 +123,7 @@ def read_llama(ctx: Context, path: str | os.PathLike[str], into: Handle, *, seq_
         chosen = [_chosen(cells, seq_id, place) for cells in state.cells]
         n = max(int(cells.positions[places[-1]]) + 1 if places.size else 0 for cells, places in chosen)
         gone = _check(ctx, state, chosen, n, place)
-        _put(ctx, into, state.tokens[:n], gone, chosen)
+        _put(ctx, into, state.tokens[:n], gone, chosen, NEVER if trusted else 0)
     return state.tokens[n:]
 
 
@@ -199,7 +202,9 @@ def _check_layers(layout: KvLayout, cells: LlamaCells, n_layers: int, place: str
                 raise StateModelError(message, "give -m with the model it was saved with")
 
 
-def _put(ctx: Context, into: Handle, tokens: list[int], gone: tuple[int, ...], chosen: list[_Chosen]) -> None:
+def _put(
+    ctx: Context, into: Handle, tokens: list[int], gone: tuple[int, ...], chosen: list[_Chosen], changed_from: int
+) -> None:
     """Writes the rows into free blocks, and gives the sequence its chain."""
     kv, n = ctx.kv, len(tokens)
     rows = np.empty((CELL + len(kv.kinds), n), np.int64)
@@ -213,7 +218,7 @@ def _put(ctx: Context, into: Handle, tokens: list[int], gone: tuple[int, ...], c
             numbers = taken[k][np.maximum(index, 0) // BLOCK_CELLS] * BLOCK_CELLS + index % BLOCK_CELLS
             rows[CELL + k] = np.where(index < 0, -1, numbers)
             _fill(ctx, k, taken[k], chosen, gone[k])
-        chain = Chain((Part(Run(rows), 0, n),), gone, changed_from=0)  # llama.cpp computed other bits
+        chain = Chain((Part(Run(rows), 0, n),), gone, changed_from=changed_from)
         if not is_complete(chain, kv.windows):
             for pool, blocks in zip(kv.pools, taken, strict=True):
                 pool.release(blocks)

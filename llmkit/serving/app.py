@@ -22,7 +22,14 @@ from llmkit.engine.requests import CompletionRequest
 from llmkit.errors import LlmkitError
 from llmkit.serving import bodies, cached, chat, prompts, views
 from llmkit.serving.calls import Call, ClientGone, run
-from llmkit.serving.completion import Look, completion_request, grammar_of, look_of, refuse_what_is_not_there
+from llmkit.serving.completion import (
+    Look,
+    checked,
+    completion_request,
+    grammar_of,
+    look_of,
+    refuse_what_is_not_there,
+)
 from llmkit.serving.errors import (
     ApiError,
     api_error,
@@ -85,15 +92,15 @@ class Routes:
         served, context = self.served(), context_of(request.scope)
         requests, look = await in_thread(partial(_native_requests, served, self.settings, body, context.namespace))
         form = NativeCall(served, requests, look, body.grammar or "", context.notes)
+        call = await in_thread(partial(Call, served.engine, requests))
         if look.stream:
-            call = Call(served.engine, requests)
             return EventStream(form.stream(call), self.settings.timeout_s, call.close)
-        answers = await run(served.engine, requests, request.receive)
+        answers = await run(call, request.receive)
         note(context.notes, answers)
 
         def result() -> Response:
             results = [form.result(answer) for answer in answers]
-            return json_response(results[0] if len(results) == 1 else results)
+            return json_response(results[0] if len(results) == 1 else results, large=True)
 
         return await in_thread(result)
 
@@ -103,12 +110,12 @@ class Routes:
         prepare: Callable[..., Prepared] = _chat_requests if isinstance(body, bodies.ChatCompletion) else _text_requests
         requests, look = await in_thread(partial(prepare, served, self.settings, body, context.namespace))
         form = OpenAICall(served, requests, look, isinstance(body, bodies.ChatCompletion), context.notes)
+        call = await in_thread(partial(Call, served.engine, requests))
         if look.stream:
-            call = Call(served.engine, requests)
             return EventStream(form.stream(call), self.settings.timeout_s, call.close)
-        answers = await run(served.engine, requests, request.receive)
+        answers = await run(call, request.receive)
         note(context.notes, answers)
-        return await in_thread(lambda: json_response(form.result(answers)))
+        return await in_thread(lambda: json_response(form.result(answers), large=True))
 
     async def completion(self, request: Request) -> Response:
         """POST /completion."""
@@ -354,7 +361,7 @@ def _native_requests(
     else:
         ids = prompts.read_prompts(served, body.prompt)
     make = partial(completion_request, served, settings, body, namespace=namespace, n_probs=n_probs)
-    return [make(prompt) for prompt in ids], look_of(body, settings, n_probs)
+    return checked(served, [make(prompt) for prompt in ids]), look_of(body, settings, n_probs)
 
 
 def _text_requests(served: Served, settings: ServeSettings, body: bodies.OpenAICompletion, namespace: str) -> Prepared:
@@ -371,7 +378,7 @@ def _text_requests(served: Served, settings: ServeSettings, body: bodies.OpenAIC
     if body.echo:
         look = replace(look, echo=served.tokenizer.decode(ids[0], special=True))
     make = partial(completion_request, served, settings, body, namespace=namespace, n_probs=n_probs)
-    return [make(prompt) for prompt in ids], look
+    return checked(served, [make(prompt) for prompt in ids]), look
 
 
 def _chat_requests(served: Served, settings: ServeSettings, body: bodies.ChatCompletion, namespace: str) -> Prepared:
@@ -386,4 +393,4 @@ def _chat_requests(served: Served, settings: ServeSettings, body: bodies.ChatCom
     request = completion_request(
         served, settings, body, ids, namespace=namespace, n_probs=n_probs, grammar=grammar, points=points
     )
-    return [request], look
+    return checked(served, [request]), look

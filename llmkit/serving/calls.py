@@ -78,6 +78,7 @@ class Answer:
 
 class Call:
     """The requests of one HTTP request, handed in when it is made: LlmkitError if they are not taken, and none runs.
+    Make it in a thread: what a request brings (stop strings, biases, a prompt for penalties) is taken in there.
 
     `async for batch in call.batches()` tells what happens; a request that fails raises its error there. `close` it.
     """
@@ -146,9 +147,8 @@ async def until_gone(receive: Receive) -> None:
         pass
 
 
-async def run(engine: Engine, requests: Sequence[CompletionRequest], receive: Receive) -> list[Answer]:
-    """The answers to requests; ClientGone as soon as the client has gone, and then nothing goes on."""
-    call = Call(engine, requests)
+async def run(call: Call, receive: Receive) -> list[Answer]:
+    """The answers to a call; ClientGone as soon as the client has gone, and then nothing goes on."""
     work: asyncio.Task[Any] = asyncio.create_task(call.finish())
     gone: asyncio.Task[Any] = asyncio.create_task(until_gone(receive))
     try:

@@ -22,6 +22,11 @@ from llmkit.serving.served import Served
 from llmkit.serving.settings import ServeSettings
 
 MAX_STOPS = 256
+MAX_STOP_CHARACTERS = 16384
+"""Of all stop strings of a request: each character is a state of the automaton that looks for them."""
+MAX_PROBS = 128
+MAX_PROBS_IN_ALL = 65536
+"""More than MAX_PROBS for each token are only for few tokens: they are made by Python, and kept until they are sent."""
 
 _SAME_NAME = (
     "seed", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma", "xtc_probability",
@@ -155,7 +160,21 @@ def _stops(stops: tuple[str, ...]) -> tuple[str, ...]:
         raise bad_request("Field 'stop': an empty string would end every text")
     if len(stops) > MAX_STOPS:
         raise bad_request(f"Field 'stop': {len(stops)} strings are more than {MAX_STOPS}")
+    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
+        raise bad_request(f"Field 'stop': the strings have more than {MAX_STOP_CHARACTERS} characters")
     return stops
+
+
+def checked(served: Served, requests: list[CompletionRequest]) -> list[CompletionRequest]:
+    """The requests of a call; 400 if they ask for more probabilities than a server for many can make."""
+    n_probs, n_tokens = min(requests[0].params.n_logprobs or 0, served.model.config.n_vocab), 0
+    for request in requests:
+        n_predict = request.params.n_predict
+        n_tokens += request.n_cmpl * (served.n_ctx if n_predict < 0 else min(n_predict, served.n_ctx))
+    if n_probs > MAX_PROBS and n_probs * n_tokens > MAX_PROBS_IN_ALL:
+        most = f"{MAX_PROBS} for each token, or {MAX_PROBS_IN_ALL} in all"
+        raise bad_request(f"{n_probs} probabilities for each of {n_tokens} tokens are too many; at most {most}")
+    return requests
 
 
 def _n_keep(n_keep: int, prompt_ids: list[int], n_ctx: int) -> int:

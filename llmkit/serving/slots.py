@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def _attach(tree: Any, seq: Any, held: Held) -> int:
 def _load(ctx: Any, tree: Any, path: Path, namespace: str) -> tuple[int, ...]:
     """Puts a file's text into the cache, under a namespace that must be the one it was saved from; its tokens.
 
-    llama.cpp's files name none: they are for servers without keys.
+    llama.cpp's files name none: they are for servers without keys, and their numbers count as computed here.
     """
     from llmkit.engine.llama_state import read_llama
     from llmkit.engine.state import load_state, read_state_info
@@ -190,7 +191,7 @@ def _load(ctx: Any, tree: Any, path: Path, namespace: str) -> tuple[int, ...]:
     info = None if foreign else read_state_info(path)
     if (PUBLIC if info is None else info.metadata.get(NAMESPACE, PUBLIC)) != namespace:
         raise ApiError("permission_error", "the slot file was saved with another key, or without one")
-    read: Callable[..., Any] = read_llama if foreign else load_state
+    read: Callable[..., Any] = partial(read_llama, trusted=True) if foreign else load_state
     seq = ctx.new_sequence()
     try:
         try:
@@ -202,7 +203,11 @@ def _load(ctx: Any, tree: Any, path: Path, namespace: str) -> tuple[int, ...]:
                 raise
             read(ctx, path, seq)
         tree.insert(seq, namespace)
-        return tuple(int(token) for token in seq.tokens)
+        tokens = tuple(int(token) for token in seq.tokens)
+        n_kept = int(tree.match(list(tokens), [namespace]).n_tokens)
+        if n_kept == 0:
+            raise bad_request("Unable to restore slot: nothing of the file could be kept in the cache")
+        return tokens[:n_kept]
     finally:
         ctx.free_sequence(seq)
 

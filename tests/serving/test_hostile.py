@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmkit import report
-from llmkit.serving.errors import ApiError
+from llmkit.serving.errors import ApiError, dumps, dumps_in_parts
 from llmkit.serving.slot_files import check_readable, check_writable, slot_path
 from tests.serving.conftest import Site
 
@@ -91,6 +91,40 @@ def test_texts_that_cannot_fit_are_not_encoded(site: Site, monkeypatch: pytest.M
     assert encoded == []
     assert site.post("/completion", {"prompt": " " * 120 + "x" * 6}).status_code == 200
     assert site.post("/completion", {"prompt": "x" * 130}).json()["error"]["n_prompt_tokens"] == 131
+
+
+def test_stop_strings_have_a_bound_together(site: Site) -> None:
+    for path in ("/completion", "/v1/completions"):
+        assert site.post(path, {"prompt": "x", "n_predict": 1, "stop": ["a" * 8192, "b" * 8192]}).status_code == 200
+        found = site.post(path, {"prompt": "x", "stop": ["a" * 8192, "b" * 8193]})
+        assert found.status_code == 400
+        assert "16384 characters" in found.json()["error"]["message"]
+
+
+def test_probabilities_have_a_bound(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 128 always; more only for few tokens, counted over all prompts and answers."""
+    monkeypatch.setattr("llmkit.serving.completion.MAX_PROBS", 4)
+    monkeypatch.setattr("llmkit.serving.completion.MAX_PROBS_IN_ALL", 20)
+    chat = {"messages": [{"role": "user", "content": "x"}], "logprobs": True}
+    for path, name, body in (
+        ("/completion", "n_probs", {"prompt": "x"}),
+        ("/v1/completions", "logprobs", {"prompt": "x"}),
+        ("/v1/chat/completions", "top_logprobs", chat),
+    ):
+        assert site.post(path, {**body, name: 4}).status_code == 200
+        assert site.post(path, {**body, name: 5, "max_tokens": 4}).status_code == 200
+        for more in ({}, {"max_tokens": 5}, {"max_tokens": 3, "n": 2}):
+            assert site.post(path, {**body, name: 5, **more}).status_code == 400, (path, more)
+    several = {"prompt": ["x", "y"], "n_probs": 5, "n_predict": 3}
+    assert site.post("/completion", several).status_code == 400
+
+
+def test_large_answers_are_the_same_bytes() -> None:
+    deep: object = [1, "é", None, {"a": []}]
+    for i in range(9):
+        deep = {"k": deep, "\u00fc": [deep, i]} if i % 2 else [deep, {}, deep]
+    for value in (deep, [], {}, [[]], [{}, 1], "x", {"a": [1.5, True]}):
+        assert dumps_in_parts(value) == dumps(value)
 
 
 def test_a_body_that_does_not_come(make_site: Any) -> None:

@@ -60,8 +60,13 @@ def test_a_slot_outlives_its_server(model: Path, tmp_path: Path) -> None:
         used = again["id_slot"]
         server.post(f"/slots/{used}?action=save", {"filename": "session.ggsq", "format": "ggsq"})
         assert (tmp_path / "session.ggsq").read_bytes()[:4] == b"qsgg"
+        for prefix in server.client.get("/cache").json()["prefixes"]:
+            server.client.delete(f"/cache/{prefix['id']}")
         foreign = server.post("/slots/0?action=restore", {"filename": "session.ggsq"})
         assert foreign["n_restored"] > saved["n_saved"]
+        from_theirs = server.post("/completion", ask(more, 8, return_tokens=True, n_probs=1))
+        assert from_theirs["timings"]["prompt_n"] == 1  # the last token of a prompt is always computed
+        assert from_theirs["completion_probabilities"] == going_on["completion_probabilities"]
         no_such = {"filename": "x", "format": "gguf"}
         assert server.client.post(f"/slots/{used}?action=save", json=no_such).status_code == 400
         # Saved again without any request in between, then erased.
