@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from llmkit.cli import main
+from llmkit.__main__ import main, run
 from tests.engine.fakes import Row
 from tests.tools.fake_engine import EOS, N_VOCAB, FakeEngine
 
@@ -32,5 +32,4 @@ if __name__ == "__main__":
     engine.on_decode = lambda: time.sleep(0.002)
     with pytest.MonkeyPatch.context() as patch:
         engine.install(patch)
-        code = main(sys.argv[1:])
-    sys.exit(code)
+        run(lambda: main(sys.argv[1:]))
