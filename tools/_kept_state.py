@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from llmkit import report
-from llmkit.errors import ContextFullError, UsageError
+from llmkit.errors import ContextFullError, OutputError, UsageError
 from llmkit.files.atomic import check_can_write
 
 from ._state_options import StateOptions
@@ -27,6 +27,7 @@ class KeptState:
     def __init__(self, options: StateOptions, engine: "Engine", seq_id: int = 0) -> None:
         self._options, self._ctx, self._tokenizer, self._seq_id = options, engine.ctx, engine.tokenizer, seq_id
         self._saves_prompt = options.cache is not None and not options.cache_all and not options.cache_ro
+        self._failed: OutputError | None = None
         self.past: list[int] = []
         for path in (options.save, None if options.cache_ro else options.cache):
             if path is not None:
@@ -89,12 +90,23 @@ class KeptState:
         return ids[kept:]
 
     def prompt_done(self) -> None:
-        """The sequence holds the prompt and nothing more."""
+        """The sequence holds the prompt and nothing more. A disk that is full keeps nobody from the answer."""
         if self._saves_prompt and self._options.cache is not None:
-            self._save(self._options.cache)
+            try:
+                self._save(self._options.cache)
+            except OutputError as error:
+                self._failed = error
 
     def finish(self, generation: "Generation | None" = None) -> None:
-        """At the end: the answer's last token, which nobody has computed yet, is, and what is to be saved is saved."""
+        """At the end: the answer's last token, which nobody has computed yet, is, and what is to be saved is saved.
+
+        OutputError for what could not be, the prompt's state included.
+        """
+        self._save_answer(generation)
+        if self._failed is not None:
+            raise self._failed
+
+    def _save_answer(self, generation: "Generation | None") -> None:
         if not self._options.saves_answer:
             return
         if generation is not None and generation.ids:

@@ -13,6 +13,7 @@ import pytest
 
 from llmkit.engine.context import Context
 from llmkit.engine.state import read_state_info
+from llmkit.errors import OutputError
 from tests.make_models import make_model
 from tests.tools.in_process import Finished, run_llmkit
 
@@ -300,6 +301,17 @@ def test_what_cannot_be_written_is_said_first(model: str, tmp_path: Path, decode
         done = failed(*options, "-m", model, "-p", TEXT)
         assert "cannot be written" in done.stderr or "cannot be replaced" in done.stderr
         assert (decoded, done.stdout) == ([], "")
+
+
+def test_a_full_disk_keeps_nobody_from_the_answer(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **options: Any) -> None:
+        raise OutputError("no space", "")
+
+    monkeypatch.setattr("llmkit.engine.state.save_state", full)
+    options = ("run", "-m", model, "-p", TEXT, "-n", "5", "--ignore-eos", *GREEDY)
+    done = failed(*options, "--prompt-cache", str(tmp_path / "c"))
+    assert done.stdout == run_llmkit(*options).stdout
+    assert "no space" in done.stderr
 
 
 def test_a_damaged_cache_is_an_error_and_stays(model: str, tmp_path: Path) -> None:
