@@ -23,7 +23,8 @@ from llmkit.serving.settings import ServeSettings
 
 MAX_STOPS = 256
 MAX_STOP_CHARACTERS = 16384
-"""Of all stop strings of a request: each character is a state of the automaton that looks for them."""
+"""Of all stop strings of a request, and of all sequence breakers: each is a state of the automaton that looks for them."""
+MAX_SAMPLERS = 64
 MAX_PROBS = 128
 MAX_PROBS_IN_ALL = 65536
 """More than MAX_PROBS for each token are only for few tokens: they are made by Python, and kept until they are sent."""
@@ -75,7 +76,8 @@ def sampling_of(body: SamplingFields, served: Served) -> SamplingParams:
     if body.temperature is not None:
         changes["temp"] = body.temperature
     if body.dry_sequence_breakers is not None:
-        changes["dry_sequence_breakers"] = tuple(text for text in body.dry_sequence_breakers if text)
+        breakers = tuple(text for text in body.dry_sequence_breakers if text)
+        changes["dry_sequence_breakers"] = _bounded("dry_sequence_breakers", breakers)
     if body.samplers is not None:
         changes["samplers"] = _samplers(body.samplers)
     if body.logit_bias is not None:
@@ -91,6 +93,8 @@ def sampling_of(body: SamplingFields, served: Served) -> SamplingParams:
 
 def _samplers(value: list[str] | str) -> tuple[str, ...]:
     """A list of names, or letters. Names that there are not are passed over, as in llama.cpp."""
+    if len(value) > MAX_SAMPLERS:
+        raise bad_request(f"Field 'samplers': {len(value)} steps are more than {MAX_SAMPLERS}")
     if isinstance(value, str):
         try:
             return parse_sampler_seq(value)
@@ -158,11 +162,16 @@ def completion_request(
 def _stops(stops: tuple[str, ...]) -> tuple[str, ...]:
     if "" in stops:
         raise bad_request("Field 'stop': an empty string would end every text")
-    if len(stops) > MAX_STOPS:
-        raise bad_request(f"Field 'stop': {len(stops)} strings are more than {MAX_STOPS}")
-    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
-        raise bad_request(f"Field 'stop': the strings have more than {MAX_STOP_CHARACTERS} characters")
-    return stops
+    return _bounded("stop", stops)
+
+
+def _bounded(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts that are looked for while tokens are chosen: a few, not a dictionary."""
+    if len(texts) > MAX_STOPS:
+        raise bad_request(f"Field '{name}': {len(texts)} strings are more than {MAX_STOPS}")
+    if sum(map(len, texts)) > MAX_STOP_CHARACTERS:
+        raise bad_request(f"Field '{name}': the strings have more than {MAX_STOP_CHARACTERS} characters")
+    return texts
 
 
 def checked(served: Served, requests: list[CompletionRequest]) -> list[CompletionRequest]:

@@ -87,6 +87,8 @@ def read_logit_bias(
     As in llama.cpp, ids that the model does not have are passed over.
     """
     pairs: list[Any] = list(value.items()) if isinstance(value, dict) else value
+    if len(pairs) > n_vocab:
+        raise bad_request(f"Field 'logit_bias': {len(pairs)} entries are more than the model has tokens ({n_vocab})")
     found: list[tuple[int, float]] = []
     for pair in pairs:
         if isinstance(pair, dict) and "token" in pair:

@@ -12,6 +12,7 @@ from llmkit import report
 from llmkit.serving.errors import ApiError, dumps, dumps_in_parts
 from llmkit.serving.slot_files import check_readable, check_writable, slot_path
 from tests.serving.conftest import Site
+from tests.serving.fakes import fake_model
 
 BODIES = {
     b"": 400,
@@ -99,6 +100,25 @@ def test_stop_strings_have_a_bound_together(site: Site) -> None:
         found = site.post(path, {"prompt": "x", "stop": ["a" * 8192, "b" * 8193]})
         assert found.status_code == 400
         assert "16384 characters" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "more"),
+    [
+        ("stop", ["a"] * 256, ["a"] * 257),
+        ("dry_sequence_breakers", ["a"] * 256, ["a"] * 257),
+        ("dry_sequence_breakers", ["a" * 16384], ["a" * 16385]),
+        ("samplers", ["top_k"] * 64, ["top_k"] * 65),
+        ("samplers", "k" * 64, "k" * 65),
+        ("logit_bias", [[1, 1]] * fake_model().config.n_vocab, [[1, 1]] * (fake_model().config.n_vocab + 1)),
+    ],
+)
+def test_lists_that_cost_each_token_have_a_bound(site: Site, field: str, most: Any, more: Any) -> None:
+    """They are gone through by the engine's thread, which all share."""
+    assert site.post("/completion", {"prompt": "x", "n_predict": 1, field: most}).status_code == 200
+    found = site.post("/completion", {"prompt": "x", "n_predict": 1, field: more})
+    assert found.status_code == 400
+    assert f"'{field}'" in found.json()["error"]["message"]
 
 
 def test_probabilities_have_a_bound(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
