@@ -66,7 +66,15 @@ class GrammarCompiler:
 
     def from_json_schema(self, schema: Schema | str) -> "Grammar":
         """The JSON texts that a schema describes; GrammarError for one that is wrong or not supported."""
-        return self._compiled(f"{HEAD}start: %json {json.dumps(read_schema(schema))}\n")
+        grammar = self._compiled(f"{HEAD}start: %json {json.dumps(read_schema(schema))}\n")
+        grammar.start_mask()
+        try:
+            grammar.mask()  # the first token needs it anyway; a $ref that leads to itself alone shows only here
+        except GrammarError as error:
+            if "NoExtensionBias" in error.message:
+                raise GrammarError("nothing satisfies the JSON schema: its references lead to themselves") from error
+            raise
+        return grammar
 
     def _compiled(self, lark: str) -> "Grammar":
         from llguidance import LLMatcher, LLParserLimits

@@ -125,6 +125,8 @@ NOT_ENFORCED: list[tuple[Any, str]] = [
     ({"type": "object", "required": ["a"], "minProperties": 3, "properties": {"a": {}}}, "minProperties is 3"),
     ({"type": "integer", "minimum": 5, "maximum": 4}, "greater than"),
     (False, "nothing satisfies"),
+    ({"$ref": "#"}, "nothing satisfies"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "nothing satisfies"),
     ("{", "no JSON"),
     ('{"minimum": NaN}', "NaN"),
     ('{"minimum": 1e999}', "too large"),
