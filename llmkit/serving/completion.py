@@ -23,7 +23,7 @@ from llmkit.serving.settings import ServeSettings
 
 MAX_STOPS = 256
 MAX_STOP_CHARACTERS = 16384
-"""Of all stop strings of a request, and of all sequence breakers: each is a state of the automaton that looks for them."""
+"""Of a request's stop strings together, and of its sequence breakers: what looks for them grows with each."""
 MAX_SAMPLERS = 64
 MAX_PROBS = 128
 MAX_PROBS_IN_ALL = 65536
