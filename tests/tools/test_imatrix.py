@@ -137,7 +137,7 @@ def test_it_is_saved_at_intervals(here: Path) -> None:
 
 
 def test_quantize_takes_it(here: Path) -> None:
-    model = str(make_model(here / "m.gguf", tokenizer="spm", arch="qwen3moe", n_embd=256, n_ff=256))
+    model = str(make_model(here / "m.gguf", tokenizer="spm", arch="qwen3moe", n_embd=256, n_ff=256, n_layer=1))
     done = llmkit("-q", "-f", "text", "-c", "64", model=model)
     assert (done.returncode, done.stderr) == (0, "")
     found = read_imatrix("imatrix.gguf")

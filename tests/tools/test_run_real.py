@@ -16,6 +16,7 @@ import pytest
 
 from tests.engine_runs import need_engine
 from tests.paths import DATA, REPO_ROOT, SKIP_SLOW, TINY, need_shared
+from tests.tools.in_process import run_llmkit
 
 need_engine()
 pytestmark = need_shared
@@ -31,7 +32,9 @@ def llmkit(*args: str, stdin: str | None = None, timeout: float = 120) -> subpro
 
 
 def told(*args: str, stdin: str | None = None) -> dict[str, Any]:
-    result = llmkit("run", "-m", STORIES, "--json", "-q", *args, stdin=stdin)
+    """What it says with --json, within this process."""
+    given = None if stdin is None else stdin.encode()
+    result = run_llmkit("run", "-m", STORIES, "--json", "-q", *args, stdin=given)
     assert (result.returncode, result.stderr) == (0, "")
     value = json.loads(result.stdout)
     assert isinstance(value, dict)
@@ -181,7 +184,7 @@ def test_the_first_run_says_that_it_compiles_and_the_second_is_quick(temp_cache:
         return os.times().children_user + os.times().children_system
 
     began = cpu_s()
-    first = llmkit("run", "-m", STORIES, "-p", "Once", "-n", "8")
+    first = llmkit("run", "-m", STORIES, "-p", "Once", "-n", "8", timeout=270)
     assert first.returncode == 0
     assert "compiling" in first.stderr
     assert cpu_s() - began < 90
