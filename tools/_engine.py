@@ -47,19 +47,22 @@ def open_engine(
     overrides: `--override-kv`'s texts. fit: gives the context's parameters where they depend on the model or on how
     it reads a text; `params` counts until then. collector: what sums up the inputs of matrices.
 
-    Counts importing the engine, which loads its compiled kernels, as `kernels`, and the rest as `load`. A tokenizer
+    Counts importing the engine and loading (or compiling) kernels as `kernels`, and the rest as `load`. A tokenizer
     that does not work is an error if the command needs texts, else None.
     """
     model, tokenizer = open_model(
         model_name, params.n_threads, needs_text=needs_text, overrides=overrides, timings=timings
     )
     from llmkit.engine.context import Context
+    from llmkit.kernels.jit import loading_seconds
 
-    began = time.perf_counter()
+    began, kernels_s = time.perf_counter(), loading_seconds()
     if fit is not None:
         params = fit(model, tokenizer)
     with Context(model, params, collector) as ctx:
-        timings.load_s += time.perf_counter() - began
+        kernels_s = loading_seconds() - kernels_s
+        timings.kernels_s += kernels_s
+        timings.load_s += time.perf_counter() - began - kernels_s
         _tell(model, ctx, params)
         yield Engine(model, tokenizer, ctx)
 
@@ -82,10 +85,11 @@ def open_model(
     _announce_kernels()
     import llmkit.engine.context  # noqa: F401
     from llmkit.engine.thread_team import default_threads
+    from llmkit.kernels.jit import loading_seconds
     from llmkit.models.model import load_model
 
     kernels_s = time.perf_counter() - began
-    began = time.perf_counter()
+    began, loaded_s = time.perf_counter(), loading_seconds()
     with _packing() as progress:
         model = load_model(
             path, n_threads=n_threads if n_threads > 0 else default_threads(), progress=progress, overrides=values
@@ -96,7 +100,8 @@ def open_model(
         report.note(f"the weights are packed at every start: {model.packed.not_kept}")
     tokenizer = _tokenizer(model, needs_text)
     if timings is not None:
-        timings.kernels_s, timings.load_s = kernels_s, time.perf_counter() - began
+        loaded_s = loading_seconds() - loaded_s
+        timings.kernels_s, timings.load_s = kernels_s + loaded_s, time.perf_counter() - began - loaded_s
     return model, tokenizer
 
 

@@ -7,7 +7,9 @@ called by address from native code.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -26,12 +28,53 @@ _QUANTIZER = types.void(*[i64] * 5)
 Function = Callable[..., Any]
 
 
+class Native:
+    """Native code that native code calls, loaded or compiled when its address is first wanted: a model uses a part of
+    the kernels.
+    """
+
+    def __init__(self, function: Function, signature: Any) -> None:
+        self._function, self._signature = function, signature
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def address(self) -> int:
+        """Where it is."""
+        global _seconds
+        began = time.perf_counter()
+        types = (self._signature.args, self._signature.return_type)
+        made: Any = CFunc(self._function, types, {}, {"nopython": True, "error_model": "numpy"})
+        made._cache = KernelCache(self._function)
+        made.compile()
+        self._made = made  # the code lives as long
+        _seconds += time.perf_counter() - began
+        return int(made.address)
+
+
+_seconds = 0.0
+
+
+def loading_seconds() -> float:
+    """What loading and compiling addresses has taken so far in this process."""
+    return _seconds
+
+
+class _LaterCache:
+    """A helper's cache, made when the helper is compiled: not at all if all kernels are kept."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    @cached_property
+    def _cache(self) -> KernelCache:
+        return KernelCache(self._function)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+
 def _compiled(function: Function, signature: Any) -> Any:
-    """Native code that native code calls; `.address`."""
-    made: Any = CFunc(function, (signature.args, signature.return_type), {}, {"nopython": True, "error_model": "numpy"})
-    made._cache = KernelCache(function)
-    made.compile()
-    return made
+    return Native(function, signature)
 
 
 def kernel(function: Function) -> Any:
@@ -86,5 +129,5 @@ def quantizer(function: Function) -> Any:
 def helper(function: Function) -> Any:
     """A function that only kernels call."""
     made = numba.njit(nogil=True, error_model="numpy", inline="never")(function)
-    made._cache = KernelCache(function)
+    made._cache = _LaterCache(function)
     return made

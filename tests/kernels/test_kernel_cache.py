@@ -37,7 +37,7 @@ def allocates(n):
 
 value = np.array([10], np.int64)
 result = four_times(value.ctypes.data, double.address) + allocates(3)
-print(result, before, can_keep(), four_times.stats.cache_hits != {}, double.cache_hits)
+print(result, before, can_keep(), four_times.stats.cache_hits != {}, double._made.cache_hits)
 """
 RIGHT = "40"
 
