@@ -3,6 +3,7 @@
 Owns nothing of what a kernel computes.
 """
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 def aligned(values: NDArray[Any], n_guard: int = 0) -> NDArray[Any]:
@@ -42,11 +45,11 @@ def run(kernel: Any, fields: Sequence[str], n_rows: int, n_threads: int = 1, **v
     numbers = [given.get(name, 0) for name in fields]
     block = np.array([address(v) if isinstance(v, np.ndarray) else int(v) for v in numbers], np.int64)
     for thread in range(n_threads):
-        kernel.ctypes(address(block), thread, n_threads)
+        _KERNEL(kernel.address)(address(block), thread, n_threads)
 
 
 def _run_rows(kernel: Any, numbers: list[Any], n_rows: int) -> None:
     """A row kernel, eight rows at a time as `chain` calls it."""
     block = np.array([address(v) if isinstance(v, np.ndarray) else int(v) for v in numbers], np.int64)
     for first in range(0, n_rows, 8):
-        kernel.ctypes(address(block), first, min(first + 8, n_rows))
+        _KERNEL(kernel.address)(address(block), first, min(first + 8, n_rows))

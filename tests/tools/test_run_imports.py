@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.make_models import make_model
 
 NOT_NEEDED = {
