@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"quantization", "tokenizer", "report", "shell"},
     "shell": {"errors", "report", "files"},
     "cli": {"errors", "report", "shell"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "shell"},
     "__init__": LEAVES | {"engine", "models", "sampling", "tokenizer"},
 }
 
