@@ -95,10 +95,10 @@ class EngineThread:
                 raise DrainingError("the engine is ending and takes in nothing more", retry_after_s=5)
             n_there, n_most = len(self._inbox) + len(self.scheduler.jobs), self.params.n_slots + self.params.n_queue
             if n_there + len(jobs) > n_most:
-                self.scheduler.counters.n_refused += 1
+                self.scheduler.counters.n_refused += len(jobs)
                 message = f"{n_there} texts are being computed or waiting, and {n_most} may"
                 raise QueueFullError(message, "Try again later.", self._retry_after_s(n_there))
-            self.scheduler.counters.n_submitted += 1
+            self.scheduler.counters.n_submitted += len(jobs)
             self._inbox.extend(jobs)
             self._changed.notify_all()
         return handle
@@ -203,7 +203,7 @@ class EngineThread:
     def _retry_after_s(self, n_there: int) -> float:
         """When a place may be free: what a text took on average, times those ahead in each slot."""
         counters = self.scheduler.counters
-        seconds = (counters.prompt_s + counters.predicted_s) / max(1, counters.n_finished)
+        seconds = (counters.prompt_s + counters.predicted_s) / max(1, counters.n_finished + counters.n_cancelled)
         return float(min(60, max(1, round(seconds * n_there / self.params.n_slots))))
 
     # -- the engine's thread --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from llmkit.params import check_range
 from llmkit.sampling.candidates import BAD_LOGITS_HINT, Candidates, top_k_indices
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token and the natural logarithm of its probability."""
 
@@ -21,7 +21,7 @@ class TokenLogprob:
     logprob: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Logprobs:
     """The chosen token's log-probability, and the best tokens', best first, equal ones by id."""
 

@@ -289,7 +289,7 @@ class Scheduler:
 
     def _finish(self, job: Job, reason: StopReason) -> None:
         job.generation.stop_reason = reason
-        self.counters.n_finished += 1
+        self.counters.n_finished += reason is not StopReason.INTERRUPTED  # that is a cancelled one
         self._tell(job, job.finished())
         self._end(job)
 

@@ -94,9 +94,9 @@ def api_error(error: LlmkitError) -> ApiError:
         return too_long(error.n_prompt, error.n_ctx)
     if isinstance(error, BusyError):
         return busy(_sentence(error), error.retry_after_s)
-    if isinstance(error, RequestTimeoutError):
+    if isinstance(error, RequestTimeoutError | ContextFullError):  # no room, because of what is pinned
         return busy(_sentence(error))
-    if isinstance(error, NumericsError | ContextFullError | OutputError):
+    if isinstance(error, NumericsError | OutputError):
         return ApiError("server_error", _sentence(error))
     return bad_request(_sentence(error))
 

@@ -181,9 +181,26 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(ctx: Context) -> None:
             submit(engine, ids(5, 9))
         assert caught.value.retry_after_s >= 1
         assert engine.counters().n_refused == 1
+        with pytest.raises(QueueFullError):
+            submit(engine, ids(5, 9), n_cmpl=2)
+        assert engine.counters().n_refused == 3  # answers are counted
         release.set()
         assert [client.end().stop_reason for client in clients] == [StopReason.LIMIT] * 3
         assert submit(engine, ids(5, 9))[1].end().stop_reason is StopReason.LIMIT
+
+
+def test_every_answer_is_counted_once(ctx: Context) -> None:
+    """Submitted are finished, cancelled and failed ones, when nothing runs or waits."""
+    with engine_of(ctx, n_slots=2) as engine:
+        release, _ = held(engine)
+        clients = [submit(engine, ids(5, i), n_cmpl=2) for i in range(3)]
+        engine.cancel(clients[1][0])
+        release.set()
+        for _, client in clients:
+            client.end()
+        engine.call(lambda ctx, tree: None).result(WAIT_S)
+        counters = engine.counters()
+        assert (counters.n_submitted, counters.n_finished, counters.n_cancelled, counters.n_failed) == (6, 4, 2, 0)
 
 
 def test_a_step_is_one_hand_over_wherever_that_leads(ctx: Context) -> None:

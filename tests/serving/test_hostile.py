@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from llmkit import report
-from llmkit.serving.errors import ApiError, dumps, dumps_in_parts
+from llmkit.errors import ContextFullError
+from llmkit.serving.errors import ApiError, api_error, dumps, dumps_in_parts
 from llmkit.serving.slot_files import check_readable, check_writable, slot_path
 from tests.serving.conftest import Site
 from tests.serving.fakes import fake_model
@@ -137,6 +138,11 @@ def test_probabilities_have_a_bound(site: Site, monkeypatch: pytest.MonkeyPatch)
             assert site.post(path, {**body, name: 5, **more}).status_code == 400, (path, more)
     several = {"prompt": ["x", "y"], "n_probs": 5, "n_predict": 3}
     assert site.post("/completion", several).status_code == 400
+
+
+def test_no_room_beside_pinned_prefixes_is_no_bug() -> None:
+    found = api_error(ContextFullError("the cells that it needs are kept for pinned prefixes", "Unpin some."))
+    assert (found.status, found.headers) == (503, {"Retry-After": "1"})
 
 
 def test_large_answers_are_the_same_bytes() -> None:
