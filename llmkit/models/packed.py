@@ -1,9 +1,9 @@
 """Where the tiles of a model's matrices live: a file in the user's cache, mapped and so shared by processes.
 
 The file is made once for each model, under its fingerprint, by one process at a time. Small models, and caches that
-cannot be written, are packed into memory instead. Layout: a page with magic, version and size; each matrix
-4096-aligned, in order of names. A file is used when a tile of each matrix equals one packed anew, which notices another
-layout and an unfinished write; a wrong bit elsewhere is not noticed.
+cannot be written, are packed into memory instead. Layout: a page with magic, version, size and a checksum of the rest;
+each matrix 4096-aligned, in order of names. A file is used when its checksum is right, which notices damage, and a tile
+of each matrix equals one packed anew, which notices another layout; else it is made again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from llmkit.errors import CacheError
 from llmkit.files.cache_contents import PACKED_HEADER, PACKED_MAGIC
@@ -31,6 +33,9 @@ PAGE = 4096
 IN_MEMORY_BYTES = 16 << 20  # smaller models are not worth a file
 _LINE = 64
 _RUN = 64  # tiles that a thread packs before it reports progress
+_CHECKSUM = struct.Struct("<Q")
+_CHECKSUM_AT = 64  # in the first page
+_PIECE = 16 << 20  # bytes that a thread sums up at a time
 
 Progress = Callable[[int, int], None]
 
@@ -61,11 +66,11 @@ def load_packed(
     if size < IN_MEMORY_BYTES:
         return _pack_in_memory(ordered, offsets, size, n_threads, progress)
     path = cache_root() / "packed" / f"{fingerprint()}-{VERSION}.tiles"
-    data, why = _sound(path, ordered, offsets, size), "it is gone again"
+    data, why = _sound(path, ordered, offsets, size, n_threads), "it is gone again"
     if data is None:
         try:
             with locked("packed"):
-                data = _sound(path, ordered, offsets, size)  # made by whoever had the lock
+                data = _sound(path, ordered, offsets, size, n_threads)  # made by whoever had the lock
                 if data is None:
                     _write(path, ordered, offsets, size, n_threads, progress)
                     data = _map(path, size, len(ordered))
@@ -77,10 +82,12 @@ def load_packed(
     return PackedWeights(data, f"mapped: {path}")
 
 
-def _sound(path: Path, matrices: list[Matrix], offsets: list[int], size: int) -> npt.NDArray[np.uint8] | None:
-    """The mapped file, if it is there and the middle tile of each matrix is what it should be."""
+def _sound(
+    path: Path, matrices: list[Matrix], offsets: list[int], size: int, n_threads: int
+) -> npt.NDArray[np.uint8] | None:
+    """The mapped file, if it is there, whole, and the middle tile of each matrix is what it should be."""
     data = _map(path, size, len(matrices))
-    if data is None:
+    if data is None or _CHECKSUM.unpack_from(data.data, _CHECKSUM_AT) != (_checksum(data, n_threads),):
         return None
     for matrix, offset in zip(matrices, offsets, strict=True):
         n_bytes, number = matrix.packed_bytes // matrix.n_tiles, matrix.n_tiles // 2
@@ -91,6 +98,14 @@ def _sound(path: Path, matrices: list[Matrix], offsets: list[int], size: int) ->
         if not np.array_equal(tile, data[start : start + n_bytes]):
             return None
     return data
+
+
+def _checksum(data: npt.NDArray[np.uint8], n_threads: int) -> int:
+    """XXH3 of the XXH3s of all pieces behind the first page."""
+    starts = range(PAGE, data.size, _PIECE)
+    with ThreadPoolExecutor(n_threads) as pool:
+        sums = list(pool.map(lambda start: xxhash.xxh3_64_digest(data[start : start + _PIECE].data), starts))
+    return xxhash.xxh3_64_intdigest(b"".join(sums))
 
 
 def _assign(matrices: list[Matrix], offsets: list[int], data: npt.NDArray[np.uint8]) -> None:
@@ -137,6 +152,7 @@ def _write(
             mapped = mmap.mmap(file.fileno(), size)
             data = np.frombuffer(mapped, np.uint8)
             _pack(matrices, offsets, data, n_threads, progress)
+            _CHECKSUM.pack_into(data.data, _CHECKSUM_AT, _checksum(data, n_threads))
             data[: PACKED_HEADER.size] = np.frombuffer(
                 PACKED_HEADER.pack(PACKED_MAGIC, VERSION, size, len(matrices)), np.uint8
             )

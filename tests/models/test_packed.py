@@ -65,9 +65,20 @@ def zero_half(content: bytearray) -> None:
 def other_layout(content: bytearray) -> None:
     """As if the tiles' layout had changed under the same version: nothing is where it was."""
     content[4096:] = content[4096:][::-1]
+    packed._CHECKSUM.pack_into(content, packed._CHECKSUM_AT, packed._checksum(np.frombuffer(content, np.uint8), 1))
 
 
-@pytest.mark.parametrize("damage", [empty, cut, grow, spoil_header, zero_half, other_layout])
+def one_bit(content: bytearray) -> None:
+    """In the first tile, which is compared with nothing."""
+    content[4096 + 5] ^= 1
+
+
+def no_checksum(content: bytearray) -> None:
+    """As releases before wrote it."""
+    content[packed._CHECKSUM_AT : packed._CHECKSUM_AT + 8] = bytes(8)
+
+
+@pytest.mark.parametrize("damage", [empty, cut, grow, spoil_header, zero_half, other_layout, one_bit, no_checksum])
 def test_a_damaged_file_is_made_anew(path: Path, damage: Callable[[bytearray], None]) -> None:
     where, want = logits(path)
     assert where.startswith("mapped: ")
