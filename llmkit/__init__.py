@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmkit.engine.batch import Segment
-    from llmkit.engine.completion import generate
     from llmkit.engine.context import Context
-    from llmkit.engine.generate import GeneratedToken, Generation, StopReason
-    from llmkit.engine.state import load_state, save_state
+    from llmkit.engine.generation.completion import generate
+    from llmkit.engine.generation.generate import GeneratedToken, Generation, StopReason
+    from llmkit.engine.state.save_load import load_state, save_state
     from llmkit.errors import LlmkitError
     from llmkit.models.model import Model
     from llmkit.params import ContextParams, SamplingParams
@@ -41,18 +41,18 @@ __all__ = [
 _MODULES = {
     "Context": "engine.context",
     "ContextParams": "params",
-    "GeneratedToken": "engine.generate",
-    "Generation": "engine.generate",
+    "GeneratedToken": "engine.generation.generate",
+    "Generation": "engine.generation.generate",
     "GrammarCompiler": "sampling.grammar",
     "LlmkitError": "errors",
     "Model": "models.model",
     "SamplingParams": "params",
     "Segment": "engine.batch",
-    "StopReason": "engine.generate",
+    "StopReason": "engine.generation.generate",
     "Tokenizer": "tokenizer",
-    "generate": "engine.completion",
-    "load_state": "engine.state",
-    "save_state": "engine.state",
+    "generate": "engine.generation.completion",
+    "load_state": "engine.state.save_load",
+    "save_state": "engine.state.save_load",
 }
 
 

@@ -31,7 +31,7 @@ def digest_of(path: Path, kv: str = "f16") -> str:
 
 def sampling_digest() -> str:
     """Of the probabilities that some chains leave, and of what is drawn from them."""
-    from llmkit.engine.sampler import Sampler
+    from llmkit.engine.generation.sampler import Sampler
     from llmkit.params import SamplingParams
 
     chains: list[dict[str, Any]] = [

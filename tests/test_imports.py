@@ -40,6 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": LEAVES | {"engine", "models", "sampling", "tokenizer"},
 }
 
+# The folders of llmkit/engine, and those they may import besides themselves; "" is what lies in none of them.
+ENGINE: dict[str, set[str]] = {"": set(), "generation": {""}, "state": {""}, "scheduling": {"", "generation"}}
+
 SOURCES = sorted([*(REPO_ROOT / "llmkit").rglob("*.py"), *(REPO_ROOT / "tools").rglob("*.py")])
 
 
@@ -91,6 +94,21 @@ def test_imports_go_one_way(path: Path) -> None:
     found = list(imported_parts(path, ast.parse(path.read_text(encoding="utf-8"))))
     wrong = [f"line {line} imports llmkit.{name}" for name, line in found if name not in allowed]
     assert not wrong, f"{part} may import {sorted(allowed)}"
+
+
+def engine_folder(name: str) -> str:
+    """`state` for llmkit.engine.state.info, "" for llmkit.engine.context."""
+    folder = [*name.split("."), ""][2]
+    return folder if folder in ENGINE else ""
+
+
+@pytest.mark.parametrize("path", sorted((REPO_ROOT / "llmkit" / "engine").rglob("*.py")), ids=name_of)
+def test_the_engines_folders_go_one_way(path: Path) -> None:
+    folder = engine_folder(".".join(path.relative_to(REPO_ROOT).with_suffix("").parts))
+    imports = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ImportFrom)]
+    names = [absolute(path, node) for node in imports]
+    allowed = ENGINE[folder] | {folder}
+    assert not [name for name in names if name.startswith("llmkit.engine.") and engine_folder(name) not in allowed]
 
 
 def test_the_rule_has_no_cycle() -> None:

@@ -1,7 +1,7 @@
 """`llmkit run --batch-lines`: an answer for each line of stdin, several computed at once, shown in order.
 
 Owns how lines become prompts and how answers are shown: text, a line each, or JSON lines. What is computed when is
-llmkit/engine/lines.py's.
+llmkit/engine/generation/lines.py's.
 """
 
 import secrets
@@ -18,10 +18,10 @@ from llmkit.params import MAX_SEED, GenerateParams
 from ._line_input import BadLine, BlankLine, LineInput, Question
 
 if TYPE_CHECKING:
-    from llmkit.engine.generate import GeneratedToken, Generation
-    from llmkit.engine.lines import Answer, Make
-    from llmkit.engine.sampler import TextGrammar
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.generate import GeneratedToken, Generation
+    from llmkit.engine.generation.lines import Answer, Make
+    from llmkit.engine.generation.sampler import TextGrammar
+    from llmkit.engine.generation.timings import Timings
 
     from ._completion import Pieces
     from ._engine import Engine
@@ -40,7 +40,7 @@ MakeGeneration = Callable[..., "Generation"]
 
 def answer_lines(request: "Request", make: MakeGeneration) -> int:
     """Answers the lines of stdin; returns the exit code: 0, 2 if a line could not be answered, 130 if interrupted."""
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     from ._engine import open_engine
     from ._kept_state import KeptState, check_lines
@@ -68,7 +68,7 @@ def answer_lines(request: "Request", make: MakeGeneration) -> int:
 def _answer(
     engine: "Engine", request: "Request", prompts: "LinePrompts", interrupted: Callable[[], bool], timings: "Timings"
 ) -> int:
-    from llmkit.engine.lines import LineBatch
+    from llmkit.engine.generation.lines import LineBatch
 
     assert engine.tokenizer is not None
     began = time.perf_counter()
@@ -144,7 +144,7 @@ class LinePrompts:
         return self.lines.ended
 
     def take(self, *, wait: bool) -> "Make | LlmkitError | None":
-        """The next line's generation; see engine/lines.py."""
+        """The next line's generation; see engine/generation/lines.py."""
         line = self.lines.next(wait=wait)
         if line is None:
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmkit import report
-from llmkit.engine.generate import GeneratedToken, Generation
+from llmkit.engine.generation.generate import GeneratedToken, Generation
 
 from ._completion import Pieces, logprob_lines, step_json
 

@@ -2,7 +2,7 @@
 
 Owns the turns: read a message, answer it, show the answer, and what goes wrong meanwhile. What a message may be besides
 a message is in _chat_commands.py, where it comes from in _chat_input.py, how its prompt is computed in
-llmkit/engine/conversation.py.
+llmkit/engine/generation/conversation.py.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from ._engine import Engine, open_engine
 from ._prompt import plain_text, read_prompt
 
 if TYPE_CHECKING:
-    from llmkit.engine.conversation import Conversation, Prompt
-    from llmkit.engine.generate import Generation
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.conversation import Conversation, Prompt
+    from llmkit.engine.generation.generate import Generation
+    from llmkit.engine.generation.timings import Timings
 
     from .run import Request
 
@@ -107,7 +107,7 @@ class Chat:
 
     def answer(self) -> Answer | None:
         """Answers the messages as they stand, showing the text as it grows."""
-        from llmkit.engine.timings import Timings
+        from llmkit.engine.generation.timings import Timings
 
         prefill = self.prefill
         timings = self._timings or Timings()
@@ -148,7 +148,7 @@ class Chat:
 
     def _generate(self, generation: "Generation", prefill: str) -> str:
         """The text; a second Ctrl-C does not wait for the step that is being computed."""
-        from llmkit.engine.generate import StopReason
+        from llmkit.engine.generation.generate import StopReason
 
         from ._interrupt import Interruption
 
@@ -199,17 +199,17 @@ class Chat:
 
 def run_chat(request: "Request", chat: ChatOptions, make: Callable[[Engine], MakeGeneration]) -> int:
     """Converses until there is no more message; the exit code: 0, or 130 if interrupted."""
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     system, first = chat.system_prompt(escape=request.escape), _first_message(request, chat)
     prefill = plain_text(chat.prefill or "", "--prefill", escape=request.escape)
     typed = at_terminal() and not request.as_json
     timings = Timings()
-    from llmkit.engine.points import N_POINTS
+    from llmkit.engine.generation.points import N_POINTS
 
     context = replace(request.context, n_seq_max=1 + N_POINTS, kv_unified=True)
     with open_engine(request.model, context, timings, needs_text=True, overrides=request.overrides) as engine:
-        from llmkit.engine.conversation import Conversation
+        from llmkit.engine.generation.conversation import Conversation
 
         from ._chat_template import template_of
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from llmkit import report
-from llmkit.engine.generate import GeneratedToken, Generation
-from llmkit.engine.logprobs import TokenLogprob
+from llmkit.engine.generation.generate import GeneratedToken, Generation
+from llmkit.engine.generation.logprobs import TokenLogprob
 
 LOWEST_LOGPROB = -3.4028234663852886e38
 """Stands for the logarithm of zero, for which JSON has no word; llama.cpp's choice."""

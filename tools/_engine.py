@@ -16,7 +16,7 @@ from llmkit.params import ContextParams
 
 if TYPE_CHECKING:
     from llmkit.engine.context import Context
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
     from llmkit.models.input_squares import InputSquares
     from llmkit.models.model import Model
     from llmkit.tokenizer import Tokenizer

@@ -1,7 +1,7 @@
 """States that a generation goes on from and leaves behind: --state, --save-state, --prompt-cache.
 
 Owns when a file is read and written, what of a prompt need not be computed, and what is said about it. The files are
-llmkit/engine/state.py's.
+llmkit/engine/state/save_load.py's.
 """
 
 import os
@@ -15,7 +15,7 @@ from llmkit.files.atomic import check_can_write
 from ._state_options import StateOptions
 
 if TYPE_CHECKING:
-    from llmkit.engine.generate import Generation
+    from llmkit.engine.generation.generate import Generation
     from llmkit.memory.sequence import Sequence
 
     from ._engine import Engine
@@ -45,7 +45,7 @@ class KeptState:
         if path == self._options.cache and not os.path.lexists(path):
             report.note(f"prompt cache: {path} is not there yet")
             return
-        from llmkit.engine.state import load_state
+        from llmkit.engine.state.save_load import load_state
 
         began = time.perf_counter()
         seq = self._seq
@@ -62,7 +62,7 @@ class KeptState:
             ids = prompt if isinstance(prompt, list) else self._encode(prompt, begins=not self.past)
             if ids or not self.past:
                 return ids
-            from llmkit.engine.state import cut_last
+            from llmkit.engine.state.save_load import cut_last
 
             again = cut_last(self._ctx, self._seq)
             self.past = self.past[: len(self.past) - len(again)]
@@ -134,7 +134,7 @@ class KeptState:
             report.warning("the state lacks the last token of the text: the context is full")
 
     def _save(self, path: str, *, compress: bool = False) -> None:
-        from llmkit.engine.state import save_state
+        from llmkit.engine.state.save_load import save_state
 
         if not self._seq.n_tokens:
             report.warning(f"nothing was computed, so {path} is not written")

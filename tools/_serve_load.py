@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmkit import report
-from llmkit.engine.requests import PUBLIC, CompletionRequest, Event, Failed, Finished
-from llmkit.engine.timings import Timings
+from llmkit.engine.generation.timings import Timings
+from llmkit.engine.scheduling.requests import PUBLIC, CompletionRequest, Event, Failed, Finished
 from llmkit.errors import UsageError
 from llmkit.files.json_text import parse_json
 from llmkit.params import GenerateParams
@@ -26,7 +26,7 @@ from llmkit.serving.settings import ServeSettings
 from ._engine import Engine, open_engine
 
 if TYPE_CHECKING:
-    from llmkit.engine.engine_thread import EngineThread
+    from llmkit.engine.scheduling.engine_thread import EngineThread
     from llmkit.tokenizer.chat_template import ChatTemplate
 
     from .serve import ServeRequest
@@ -43,7 +43,7 @@ def load(
     opened = stack.enter_context(
         open_engine(request.model, request.context, timings, needs_text=True, overrides=request.overrides)
     )
-    from llmkit.engine.engine_thread import EngineThread
+    from llmkit.engine.scheduling.engine_thread import EngineThread
     from llmkit.sampling.grammar import GrammarCompiler
 
     assert opened.tokenizer is not None, "open_engine made sure of it"

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmkit.engine.state_info import StateInfo
+    from llmkit.engine.state.info import StateInfo
 
 
 def info_json(info: "StateInfo") -> dict[str, Any]:

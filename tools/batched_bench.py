@@ -95,7 +95,7 @@ def batched_bench(request: BatchedBenchRequest) -> int:
     """Measures all combinations and shows each as soon as it is there; the exit code: 0, or 130 if interrupted."""
     from llmkit.bench.batched import BatchedRun
     from llmkit.bench.batched_formats import BATCHED_FORMATS
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     parameters = _parameters(request)
     if request.output_format not in BATCHED_FORMATS:

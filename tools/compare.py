@@ -106,7 +106,7 @@ def _check(request: CompareRequest) -> None:
 
 def _open(request: CompareRequest, model: str) -> AbstractContextManager[Engine]:
     """An engine on one of the models, with room for a batch of chunks."""
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     n_seq = options.n_together(request.context.n_batch, request.n_ctx)
     params = options.holding(request.context, n_seq, max(request.n_ctx, _N_FOR_SPEED))

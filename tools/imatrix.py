@@ -204,7 +204,7 @@ def _show_statistics(files: list[str], as_json: bool) -> int:
 
 
 def _collect(request: ImatrixRequest, base: "list[Imatrix]") -> int:
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
     from llmkit.evaluate.text import decode_text, encode_text
     from llmkit.models.input_squares import InputSquares
 

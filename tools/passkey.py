@@ -103,7 +103,7 @@ def passkey_cli(
 
 def passkey(request: PasskeyRequest) -> int:
     """Runs the test, or all of a sweep; the exit code: 0 found (everywhere), 2 not, 130 interrupted."""
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     sizes, tasks, prompts = _sizes(request), _tasks(request), list[list[int]]()
 

@@ -156,7 +156,7 @@ def _check(request: PerplexityRequest) -> None:
 
 
 def _open(request: PerplexityRequest, params: ContextParams, needs_text: bool = True) -> AbstractContextManager[Engine]:
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     return open_engine(request.model, params, Timings(), needs_text=needs_text, overrides=request.overrides)
 

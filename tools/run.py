@@ -20,9 +20,9 @@ from ._sampling_options import StopTexts, with_sampling
 from ._state_options import StateOptions, with_state
 
 if TYPE_CHECKING:
-    from llmkit.engine.generate import GeneratedToken, Generation
-    from llmkit.engine.sampler import TextGrammar
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.generate import GeneratedToken, Generation
+    from llmkit.engine.generation.sampler import TextGrammar
+    from llmkit.engine.generation.timings import Timings
 
     from ._chat import MakeGeneration
     from ._completion import View
@@ -123,7 +123,7 @@ def run(request: Request) -> int:
     """Completes the prompt and shows the result; returns the exit code: 0, or 130 if interrupted."""
     if request.batch_lines:
         return answer_lines(request, _generation)
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     from ._kept_state import KeptState, check_parallel
 
@@ -137,7 +137,7 @@ def run(request: Request) -> int:
     with open_engine(
         request.model, request.context, timings, needs_text=needs_text, overrides=request.overrides
     ) as engine:
-        from llmkit.engine.generate import StopReason  # loads kernels: word of that goes before
+        from llmkit.engine.generation.generate import StopReason  # loads kernels: word of that goes before
 
         kept = KeptState(request.kept, engine)
         kept.load()
@@ -170,7 +170,7 @@ def _prepare(
     engine: Engine, request: Request, ids: list[int], params: "GenerateParams", timings: "Timings", past: list[int]
 ) -> "Generation":
     """Checks that the prompt's ids fit behind the past, and only then readies the kernels."""
-    from llmkit.engine.sampler import describe_chain
+    from llmkit.engine.generation.sampler import describe_chain
 
     prompt_ids = _prompt_ids(engine, ids)
     request.sampling.check_ids(engine.model.config.n_vocab)
@@ -204,7 +204,7 @@ def _generation(
 ) -> "Generation":
     """Continuation number 0, 1 ... of the prompt, in the sequence with that id; `grammar` becomes its own. `past` are
     tokens before the prompt that are computed already."""
-    from llmkit.engine.completion import generate
+    from llmkit.engine.generation.completion import generate
 
     generation = generate(
         engine.ctx, prompt_ids, n_predict=params.n_predict, sampling=request.sampling, stop=request.stops.stops,
@@ -253,7 +253,7 @@ def _complete_many(
     engine: Engine, request: Request, prompt: str | list[int], first: "Generation", kept: "KeptState"
 ) -> "list[Generation]":
     """As many continuations as were asked for, with the seeds after the first one's; they are shown in order."""
-    from llmkit.engine.batched import BatchedGeneration, seeds
+    from llmkit.engine.generation.batched import BatchedGeneration, seeds
 
     from ._batched import SequencesView, sequences_json, sequences_logprobs, spell_id
     from ._interrupt import Interruption

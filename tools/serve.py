@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmkit.engine.requests import EngineParams
+from llmkit.engine.scheduling.requests import EngineParams
 from llmkit.errors import UsageError
 from llmkit.files.json_text import parse_json
 from llmkit.params import ContextParams, SamplingParams

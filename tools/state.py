@@ -1,6 +1,6 @@
 """`llmkit state save` makes a state of a prompt, `llmkit state load` goes on from one.
 
-Owns the options of the first; those of the second are run's. What a file holds is llmkit/engine/state.py's.
+Owns the options of the first; those of the second are run's. What a file holds is llmkit/engine/state/save_load.py's.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from ._state_text import info_json
 from .run import EXIT_INTERRUPTED, Request, read_text_or_ids, run_cli
 
 if TYPE_CHECKING:
-    from llmkit.engine.state_info import StateInfo
+    from llmkit.engine.state.info import StateInfo
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A state file.", show_default=False)]
 MetaOption = Annotated[
@@ -95,7 +95,7 @@ def _metadata(texts: list[str]) -> dict[str, str]:
 
 def save(request: SaveRequest) -> int:
     """Computes the prompt and writes the file; 0, or 130 after Ctrl-C, when nothing is written."""
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     check_can_write(request.out)
     prompt = read_text_or_ids(Request(request.model, request.prompt, request.file, request.ids, request.escape))
@@ -105,7 +105,7 @@ def save(request: SaveRequest) -> int:
     )
     with opened as engine:
         from llmkit.engine.batch import Segment
-        from llmkit.engine.state import save_state
+        from llmkit.engine.state.save_load import save_state
 
         from ._interrupt import Interruption
 

@@ -1,6 +1,6 @@
 """`llmkit state convert`: between llmkit's state files and llama.cpp's sequence and session files.
 
-Owns the options and which reader and writer meet. The formats are llmkit/engine/state.py's and llama_state.py's.
+Owns the options and which reader and writer meet. The formats are llmkit/engine/state/save_load.py's and llama.py's.
 """
 
 from enum import StrEnum
@@ -19,7 +19,7 @@ from ._engine import open_engine
 
 if TYPE_CHECKING:
     from llmkit.engine.context import Context
-    from llmkit.engine.state_info import StateInfo
+    from llmkit.engine.state.info import StateInfo
 
 LLAMA_MAGICS = {b"qsgg": "ggsq", b"nsgg": "ggsn"}
 
@@ -65,7 +65,7 @@ def convert_cli(
     if info is not None:
         type_k, type_v = info.type_k, info.type_v  # as the file has them
     context = ContextParams(n_ctx or _n_ctx(info), type_k=type_k, type_v=type_v, swa_full=swa_full)
-    from llmkit.engine.timings import Timings
+    from llmkit.engine.generation.timings import Timings
 
     with open_engine(model, context, Timings(), needs_text=False, overrides=overrides or []) as engine:
         note = _read(engine.ctx, source, kind, seq_id)
@@ -89,7 +89,7 @@ def _kind_of(source: Path) -> Format:
 
 
 def _info(source: Path) -> "StateInfo":
-    from llmkit.engine.state_info import read_state_info
+    from llmkit.engine.state.info import read_state_info
 
     return read_state_info(source)
 
@@ -102,12 +102,12 @@ def _read(ctx: "Context", source: Path, kind: Format, seq_id: int | None) -> dic
     """Loads into sequence 0; what is to be noted. A session's last token, which its file only names, is computed."""
     seq = ctx.memory.sequence(0)
     if kind == Format.LLMKIT:
-        from llmkit.engine.state import load_state
+        from llmkit.engine.state.save_load import load_state
 
         info = load_state(ctx, source, seq if seq_id is None else {seq_id: seq})
         return dict(info.metadata)
     from llmkit.engine.batch import Segment
-    from llmkit.engine.llama_state import read_llama
+    from llmkit.engine.state.llama import read_llama
 
     if after := read_llama(ctx, source, seq, seq_id=seq_id):
         ctx.decode([Segment(seq, after, "none")])
@@ -116,7 +116,7 @@ def _read(ctx: "Context", source: Path, kind: Format, seq_id: int | None) -> dic
 
 def _write(ctx: "Context", target: Path, to: Format, note: dict[str, str], compress: bool) -> int:
     """The size of what was written. llama-completion computes a session's last token itself, for its logits."""
-    from llmkit.engine.state import cut_last, save_state
+    from llmkit.engine.state.save_load import cut_last, save_state
 
     seq = ctx.memory.sequence(0)
     if to == Format.LLMKIT:
@@ -124,7 +124,7 @@ def _write(ctx: "Context", target: Path, to: Format, note: dict[str, str], compr
         if info.compressed:
             report.note("it is compressed: loading copies it instead of mapping it")
         return info.n_bytes
-    from llmkit.engine.llama_state import write_llama
+    from llmkit.engine.state.llama import write_llama
 
     session = to == Format.GGSN
     after = cut_last(ctx, seq) if session else []

@@ -1,6 +1,6 @@
 """`llmkit state info`, `verify`, `diff` and `ls`: looking at state files, without a model.
 
-Owns the looks. Reading and comparing is llmkit/engine/state_info.py's and state_diff.py's.
+Owns the looks. Reading and comparing is llmkit/engine/state/info.py's and diff.py's.
 """
 
 import time
@@ -16,7 +16,7 @@ from . import _options as options
 from ._state_text import info_json, info_rows, plain
 
 if TYPE_CHECKING:
-    from llmkit.engine.state_info import StateInfo
+    from llmkit.engine.state.info import StateInfo
 
 EXIT_BAD = 2
 
@@ -28,7 +28,7 @@ def _file(help: str) -> typer.models.ArgumentInfo:
 
 def info_cli(file: Annotated[Path, _file("A state file.")], as_json: options.JsonOption = False) -> int:
     """Show what a state file says of itself: model, types, sequences, metadata. Only its header is checked."""
-    from llmkit.engine.state_info import read_state_info
+    from llmkit.engine.state.info import read_state_info
 
     info = read_state_info(file)
     if as_json:
@@ -44,7 +44,7 @@ def verify_cli(
     as_json: options.JsonOption = False,
 ) -> int:
     """Compare every checksum of state files; a line each. Exit code 2 if one is damaged or is no state file."""
-    from llmkit.engine.state_info import verify_state
+    from llmkit.engine.state.info import verify_state
     from llmkit.files.state_errors import StateError
 
     rows = []
@@ -72,7 +72,7 @@ def diff_cli(
 
     Exit code 0: the same (compressed or not), 2: different.
     """
-    from llmkit.engine.state_diff import diff_states
+    from llmkit.engine.state.diff import diff_states
 
     found = diff_states(first, second)
     if as_json:
@@ -103,7 +103,7 @@ def ls_cli(
 
 def _states(folder: Path) -> "list[StateInfo]":
     """What the state files in a folder say; damaged ones are named on stderr."""
-    from llmkit.engine.state_info import read_state_info
+    from llmkit.engine.state.info import read_state_info
     from llmkit.files.state_errors import NotAStateError, StateError
 
     found = []

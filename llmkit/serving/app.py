@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from llmkit import __version__
-from llmkit.engine.requests import CompletionRequest
+from llmkit.engine.scheduling.requests import CompletionRequest
 from llmkit.errors import LlmkitError
 from llmkit.serving import bodies, cached, chat, prompts, views
 from llmkit.serving.calls import Call, ClientGone, run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 
-from llmkit.engine.requests import PUBLIC
+from llmkit.engine.scheduling.requests import PUBLIC
 from llmkit.errors import UsageError
 from llmkit.serving.errors import ApiError
 

@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Any
 
-from llmkit.engine.requests import PUBLIC
+from llmkit.engine.scheduling.requests import PUBLIC
 from llmkit.serving.errors import ApiError
 from llmkit.serving.served import Served
 

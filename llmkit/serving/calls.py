@@ -14,9 +14,9 @@ from typing import Any
 
 from starlette.types import Receive
 
-from llmkit.engine.generate import StopReason
-from llmkit.engine.logprobs import Logprobs
-from llmkit.engine.requests import (
+from llmkit.engine.generation.generate import StopReason
+from llmkit.engine.generation.logprobs import Logprobs
+from llmkit.engine.scheduling.requests import (
     CompletionRequest,
     Engine,
     Event,

@@ -10,8 +10,8 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmkit.engine.completion import stop_ids
-from llmkit.engine.requests import CompletionRequest
+from llmkit.engine.generation.completion import stop_ids
+from llmkit.engine.scheduling.requests import CompletionRequest
 from llmkit.errors import UsageError
 from llmkit.params import MAX_SEED, GenerateParams, SamplingParams
 from llmkit.sampling.options import parse_sampler_seq, parse_samplers

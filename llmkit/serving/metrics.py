@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from llmkit.engine.counters import Counters, Histogram
+from llmkit.engine.scheduling.counters import Counters, Histogram
 from llmkit.serving.served import ServerState
 
 _THEIR_COUNTERS = (

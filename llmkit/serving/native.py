@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmkit.engine.generate import StopReason
-from llmkit.engine.logprobs import Logprobs
-from llmkit.engine.requests import CompletionRequest, Event, Finished, Progress, RequestTimings, TokenEvent
+from llmkit.engine.generation.generate import StopReason
+from llmkit.engine.generation.logprobs import Logprobs
+from llmkit.engine.scheduling.requests import CompletionRequest, Event, Finished, Progress, RequestTimings, TokenEvent
 from llmkit.errors import LlmkitError
 from llmkit.serving.calls import Answer, Call
 from llmkit.serving.completion import Look, generation_settings

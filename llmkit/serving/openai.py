@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmkit import __version__
-from llmkit.engine.logprobs import Logprobs
-from llmkit.engine.requests import CompletionRequest, Event, Finished, TokenEvent
+from llmkit.engine.generation.logprobs import Logprobs
+from llmkit.engine.scheduling.requests import CompletionRequest, Event, Finished, TokenEvent
 from llmkit.errors import LlmkitError
 from llmkit.serving.calls import Answer, Call
 from llmkit.serving.completion import Look

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from llmkit.engine.logprobs import Logprobs, TokenLogprob
-from llmkit.engine.requests import RequestTimings
+from llmkit.engine.generation.logprobs import Logprobs, TokenLogprob
+from llmkit.engine.scheduling.requests import RequestTimings
 from llmkit.serving.calls import Answer
 from llmkit.tokenizer import Tokenizer
 

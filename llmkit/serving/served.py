@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmkit.engine.requests import Engine
+from llmkit.engine.scheduling.requests import Engine
 from llmkit.params import SamplingParams
 from llmkit.serving.auth import KeyRing
 from llmkit.serving.settings import ServeSettings

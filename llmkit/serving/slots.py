@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmkit.engine.requests import PUBLIC, SlotInfo, SlotState
+from llmkit.engine.scheduling.requests import PUBLIC, SlotInfo, SlotState
 from llmkit.serving.bodies import SlotFile
 from llmkit.serving.completion import Look, generation_settings
 from llmkit.serving.errors import ApiError, bad_request, busy, not_supported
@@ -148,8 +148,8 @@ class Slots:
 
 def _writer(served: Served, path: Path, format: str, held: Held) -> Callable[[Any, Any], int]:
     """What writes the tokens' state in a format; called in the engine's thread it gives the number of tokens."""
-    from llmkit.engine.llama_state import write_llama
-    from llmkit.engine.state import save_state
+    from llmkit.engine.state.llama import write_llama
+    from llmkit.engine.state.save_load import save_state
 
     if format not in FORMATS:
         raise bad_request(f"Field 'format': it can be {' or '.join(FORMATS)}")
@@ -182,8 +182,8 @@ def _load(ctx: Any, tree: Any, path: Path, namespace: str) -> tuple[int, ...]:
 
     llama.cpp's files name none: they are for servers without keys, and their numbers count as computed here.
     """
-    from llmkit.engine.llama_state import read_llama
-    from llmkit.engine.state import load_state, read_state_info
+    from llmkit.engine.state.llama import read_llama
+    from llmkit.engine.state.save_load import load_state, read_state_info
     from llmkit.files.state_errors import StateDoesNotFitError
 
     with path.open("rb") as file:

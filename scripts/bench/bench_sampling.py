@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmkit import report
 from llmkit.cli import guarded
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.params import SAMPLERS, SamplingParams
 
 BOUND_MS = 0.5

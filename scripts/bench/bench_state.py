@@ -22,7 +22,7 @@ from llmkit import report
 from llmkit.cli import guarded
 from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
-from llmkit.engine.state import load_state, read_state_info, save_state
+from llmkit.engine.state.save_load import load_state, read_state_info, save_state
 from llmkit.files.atomic import finished_file
 from llmkit.memory.sequence import Sequence
 from llmkit.models.model import load_model

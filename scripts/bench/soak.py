@@ -16,8 +16,8 @@ from typing import Any
 from llmkit import report
 from llmkit.cli import guarded
 from llmkit.engine.context import Context
-from llmkit.engine.generate import Generation
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.generate import Generation
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.models.model import load_model
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
 from scripts.bench.models import find_model

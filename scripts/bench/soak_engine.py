@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from llmkit.engine.context import Context
-from llmkit.engine.engine_thread import EngineThread
-from llmkit.engine.generate import StopReason
-from llmkit.engine.requests import CompletionRequest, EngineParams, Event, Failed, Finished, TokenEvent
+from llmkit.engine.generation.generate import StopReason
+from llmkit.engine.scheduling.engine_thread import EngineThread
+from llmkit.engine.scheduling.requests import CompletionRequest, EngineParams, Event, Failed, Finished, TokenEvent
 from llmkit.models.model import Model
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
 from scripts.bench.soak_loads import WAIT_S, Asked, resident_mb

@@ -166,7 +166,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(model: Path, path: Path, kv: str, *, compress: bool = False) -> tuple[dict[str, Any], Array]:
-    from llmkit.engine.state import save_state
+    from llmkit.engine.state.save_load import save_state
 
     with runs.context(model, kv=kv, n_ctx=512, seed=1) as ctx:
         memory = ctx.memory

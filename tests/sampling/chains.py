@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.params import SamplingParams
 from llmkit.sampling.candidates import Candidates
 from tests.sampling.rows import Row

@@ -8,8 +8,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from llmkit.engine.generate import StopReason
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.generate import StopReason
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.errors import GrammarError
 from llmkit.files.gguf_reader import open_gguf
 from llmkit.params import SamplingParams

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.params import SamplingParams
 from llmkit.sampling.candidates import Ids
 from llmkit.sampling.dry import Dry

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.params import SamplingParams
 from llmkit.sampling.adaptive_p import AdaptiveP
 from llmkit.sampling.candidates import Candidates

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmkit.engine.sampler import Sampler
+from llmkit.engine.generation.sampler import Sampler
 from llmkit.params import SAMPLERS, SamplingParams
 from llmkit.sampling.adaptive_p import AdaptiveP
 from llmkit.sampling.mirostat import Mirostat1, Mirostat2, zipf_cut, zipf_exponent

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmkit.engine.sampler import Sampler, describe_chain
+from llmkit.engine.generation.sampler import Sampler, describe_chain
 from llmkit.params import ALL_SAMPLERS, SAMPLERS, SamplingParams
 from llmkit.sampling.draw import uniform
 from tests.reference import sampling as reference

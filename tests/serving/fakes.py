@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from llmkit.engine.counters import Counters
-from llmkit.engine.generate import StopReason
-from llmkit.engine.logprobs import Logprobs, TokenLogprob
-from llmkit.engine.requests import (
+from llmkit.engine.generation.generate import StopReason
+from llmkit.engine.generation.logprobs import Logprobs, TokenLogprob
+from llmkit.engine.generation.stop_strings import StopStrings
+from llmkit.engine.scheduling.counters import Counters
+from llmkit.engine.scheduling.requests import (
     CompletionRequest,
     Event,
     Failed,
@@ -24,7 +25,6 @@ from llmkit.engine.requests import (
     Started,
     TokenEvent,
 )
-from llmkit.engine.stop_strings import StopStrings
 from llmkit.errors import DrainingError, LlmkitError, QueueFullError
 from llmkit.params import ContextParams
 from tests.tools.fake_engine import BOS, EOS, N_VOCAB, ByteTokenizer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from llmkit.engine.requests import PUBLIC
+from llmkit.engine.scheduling.requests import PUBLIC
 from llmkit.errors import UsageError
 from llmkit.serving import auth
 from llmkit.serving.auth import KeyRing, read_keys

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmkit.engine.requests import CompletionRequest
+from llmkit.engine.scheduling.requests import CompletionRequest
 from llmkit.serving.calls import Call
 from llmkit.serving.sse import EventStream
 from tests.serving.conftest import Site, deliver_to

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llmkit.engine.requests import PUBLIC
+from llmkit.engine.scheduling.requests import PUBLIC
 from tests.serving.conftest import Site
 
 # The names of llama-server b11434's metrics, less those of speculative decoding.
@@ -72,7 +72,7 @@ def test_slots(make_site: Any) -> None:
 
 
 def test_no_slot_is_free(site: Site) -> None:
-    from llmkit.engine.requests import CompletionRequest
+    from llmkit.engine.scheduling.requests import CompletionRequest
 
     site.engine.gate.clear()
     for _ in range(4):

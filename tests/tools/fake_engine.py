@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmkit.engine.timings import Timings
+from llmkit.engine.generation.timings import Timings
 from llmkit.files.gguf_metadata import TypedMetadata
 from llmkit.params import ContextParams
 from llmkit.tools import _chat as chat_module

@@ -6,7 +6,7 @@ from typing import Any, Self
 import pytest
 
 from llmkit import report
-from llmkit.engine.timings import Timings
+from llmkit.engine.generation.timings import Timings
 from llmkit.errors import ModelNotFoundError, TokenizerError
 from llmkit.kernels import kernel_cache
 from llmkit.models import packed

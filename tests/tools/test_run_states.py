@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmkit.engine.context import Context
-from llmkit.engine.state import read_state_info
+from llmkit.engine.state.save_load import read_state_info
 from llmkit.errors import OutputError
 from tests.make_models import make_model
 from tests.tools.in_process import Finished, run_llmkit
@@ -137,7 +137,7 @@ def test_compressed(model: str, tmp_path: Path) -> None:
 
 def test_one_of_several_sequences(model: str, tmp_path: Path) -> None:
     from llmkit.engine.batch import Segment
-    from llmkit.engine.state import save_state
+    from llmkit.engine.state.save_load import save_state
     from llmkit.models.model import load_model
     from llmkit.params import ContextParams
 
@@ -307,7 +307,7 @@ def test_a_full_disk_keeps_nobody_from_the_answer(model: str, tmp_path: Path, mo
     def full(*given: Any, **options: Any) -> None:
         raise OutputError("no space", "")
 
-    monkeypatch.setattr("llmkit.engine.state.save_state", full)
+    monkeypatch.setattr("llmkit.engine.state.save_load.save_state", full)
     options = ("run", "-m", model, "-p", TEXT, "-n", "5", "--ignore-eos", *GREEDY)
     done = failed(*options, "--prompt-cache", str(tmp_path / "c"))
     assert done.stdout == run_llmkit(*options).stdout

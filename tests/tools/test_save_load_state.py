@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmkit.engine import state
+from llmkit.engine.state import save_load
 from llmkit.evaluate.state_checks import checks as module
 from llmkit.evaluate.state_checks.checks import CHECKS
 from llmkit.memory.memory import Memory
@@ -95,7 +95,7 @@ def test_a_folder_of_models(folder: Path, llama: str, gemma: str, monkeypatch: p
 
 def with_wrong_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading leaves a bit of the first block wrong."""
-    load = state.load_state
+    load = save_load.load_state
 
     def wrong(ctx: Any, path: Any, into: Any = None) -> Any:
         info = load(ctx, path, into)
@@ -142,7 +142,7 @@ def test_a_copy_that_loses_a_token_is_noticed(llama: str, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("alone")
 def test_a_reader_that_checks_nothing_is_noticed(llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmkit.files.state_file.StateFile.verify", lambda self, n_threads: None)
-    monkeypatch.setattr(state, "check_description", lambda ctx, header, info: None)
+    monkeypatch.setattr(save_load, "check_description", lambda ctx, header, info: None)
     done = llmkit("-m", llama)
     assert done.returncode == 2
     assert {name for name, outcome in outcomes(done).items() if outcome == "FAILED"} >= {"rf", "rot", "foreign"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llmkit.engine.requests import EngineParams
+from llmkit.engine.scheduling.requests import EngineParams
 from llmkit.errors import UsageError
 from llmkit.params import ContextParams
 from llmkit.tools import serve as serve_module

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmkit.engine.requests import CompletionRequest, Finished
+from llmkit.engine.scheduling.requests import CompletionRequest, Finished
 from llmkit.errors import LlmkitError, UsageError
 from llmkit.params import ContextParams, GenerateParams, SamplingParams
 from llmkit.serving.served import Served

@@ -85,7 +85,7 @@ def test_diff(states: Path) -> None:
 def test_diff_of_keys(model: str, states: Path, tmp_path: Path) -> None:
     """The same tokens, whose keys were computed by other weights that the file does not tell apart."""
     from llmkit.engine.context import Context
-    from llmkit.engine.state import load_state, save_state
+    from llmkit.engine.state.save_load import load_state, save_state
     from llmkit.models.model import load_model
     from llmkit.params import ContextParams
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
-from llmkit.engine.state import cut_last, load_state, save_state
+from llmkit.engine.state.save_load import cut_last, load_state, save_state
 from llmkit.evaluate.state_checks.going_on import Continuation, DifferenceError, go_on, go_on_together, same
 from llmkit.evaluate.state_checks.setting import BLOCK, Setting
 from llmkit.evaluate.state_checks.two_processes import two_processes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmkit.engine.batch import Segment
 from llmkit.engine.context import Context
-from llmkit.engine.state import save_state
+from llmkit.engine.state.save_load import save_state
 from llmkit.evaluate.state_checks.going_on import Continuation, go_on
 from llmkit.params import ContextParams
 

@@ -90,7 +90,7 @@ def _reader() -> Iterator[_Reader]:
 def main() -> None:
     """Loads the state, goes on, and tells of its pages when asked."""
     from llmkit.engine.context import Context
-    from llmkit.engine.state import cut_last, load_state
+    from llmkit.engine.state.save_load import cut_last, load_state
     from llmkit.evaluate.state_checks.going_on import go_on
     from llmkit.models.model import load_model
     from llmkit.params import ContextParams
