@@ -96,6 +96,8 @@ class _Server(uvicorn.Server):
             timeout_s = 0.0 if self.force_exit else self.state.settings.drain_timeout_s
             drained = loop.run_in_executor(None, served.engine.drain, timeout_s)
         await super().shutdown(sockets)
+        if served is not None and self.force_exit:  # the second signal: what is drained is waited for no longer
+            await loop.run_in_executor(None, served.engine.drain, 0.0)
         if drained is not None and not await drained:
             report.warning("what still ran was ended")
         if self._loader is not None:

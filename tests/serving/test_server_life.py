@@ -114,6 +114,18 @@ def test_a_stop_does_not_wait_for_ever(model: Path) -> None:
         assert "what still ran was ended" in server.said
 
 
+def test_a_second_signal_waits_for_nothing(model: Path) -> None:
+    with Server(model, "-c", "2048", "--drain-timeout", "600", "--context-shift") as server:
+        thread = threading.Thread(target=lambda: list(server.stream("/completion", ask("endless", -1))))
+        thread.start()
+        server.until(lambda: any(slot["is_processing"] for slot in server.client.get("/slots").json()))
+        server.process.send_signal(signal.SIGINT)
+        server.until(lambda: "once more ends it at once" in server.said)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(60) == 130
+        thread.join()
+
+
 def test_keys_tls_sockets_and_a_public_prefix(model: Path, tmp_path: Path) -> None:
     key, cert = certificate(tmp_path)
     public, keys, path = tmp_path / "public.txt", tmp_path / "keys", tmp_path / "llm.sock"
