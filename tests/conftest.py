@@ -50,6 +50,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that takes longest first: where two processes share the tests, none then waits for it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_isa_paths.py")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The project's shared folder; skips where it is absent."""
