@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench_grammar", description=__doc__)
-    parser.add_argument("models", nargs="*", default=["smollm2-135m", "qwen2.5-coder-0.5b"], help="files or names")
+    parser.add_argument("models", nargs="*", default=["smollm2", "qwen"], help="files or names")
     parser.add_argument("-n", "--n-predict", type=int, default=200, help="tokens of a run (200)")
     parser.add_argument("-t", "--threads", type=int, default=0, help="threads (as many as there are cores)")
     parser.add_argument("--rounds", type=int, default=5, help="turns, each with one run of every kind (5)")

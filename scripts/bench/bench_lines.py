@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/bench_lines", description=__doc__)
-    parser.add_argument("models", nargs="*", default=["smollm2-135m", "qwen2.5-coder-0.5b"], help="files or names")
+    parser.add_argument("models", nargs="*", default=["smollm2", "qwen"], help="files or names")
     parser.add_argument("--lines", type=int, default=100, help="lines of a batch (100)")
     parser.add_argument("--alone", type=int, default=10, help="lines that are also answered alone (10)")
     parser.add_argument("--prompt", type=int, default=500, help="tokens of the common prompt (500)")
