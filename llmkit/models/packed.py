@@ -62,6 +62,7 @@ def load_packed(
 ) -> PackedWeights:
     """Sets `packed` of all matrices: from the cached file, else by packing. `progress(done, total)` in bytes."""
     ordered = sorted(matrices, key=lambda matrix: matrix.name)
+    n_threads = max(n_threads, 1)
     offsets, size = _layout(ordered)
     if size < IN_MEMORY_BYTES:
         return _pack_in_memory(ordered, offsets, size, n_threads, progress)

@@ -102,6 +102,14 @@ def test_a_sound_file_is_not_touched(path: Path) -> None:
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
+@pytest.mark.parametrize("n_threads", [-1, 0, 3])
+def test_any_number_of_threads(path: Path, n_threads: int) -> None:
+    for _ in range(2):  # packed, and then found
+        packing = load_model(path, n_threads=n_threads).packed
+        assert packing is not None
+        assert packing.where.startswith("mapped: ")
+
+
 def test_a_changed_model_has_a_file_of_its_own(path: Path) -> None:
     _, want = logits(path)
     other = make_model(path.with_name("new.gguf"), type="Q8_0", n_layer=2, n_vocab=200, seed=1)
