@@ -239,7 +239,10 @@ def run_chat(request: "Request", chat: ChatOptions, make: Callable[[Engine], Mak
         try:
             return _talk(talk, first)
         finally:
-            kept.finish(talk.last.generation if talk.last else None)
+            if talk.last:
+                kept.finish(talk.last.generation, talk.last.prompt.n_cached)
+            else:
+                kept.finish()
 
 
 def _first_message(request: "Request", chat: ChatOptions) -> str | None:

@@ -75,9 +75,9 @@ class KeptState:
         return self._tokenizer.encode(text, add_special=begins)
 
     def _behind_cache(self, ids: list[int]) -> list[int]:
-        held, n = self.past, 0
-        while n < min(len(held), len(ids)) and held[n] == ids[n]:
-            n += 1
+        from llmkit.engine.common_prefix import n_common
+
+        held, n = self.past, n_common(self.past, ids)
         self._saves_prompt &= n < len(ids)  # else it holds all of the prompt
         kept = min(n, len(ids) - 1)
         if kept < len(held) and not self._ctx.memory.seq_rm(self._seq_id, kept, -1):
@@ -97,20 +97,21 @@ class KeptState:
             except OutputError as error:
                 self._failed = error
 
-    def finish(self, generation: "Generation | None" = None) -> None:
+    def finish(self, generation: "Generation | None" = None, n_before: int | None = None) -> None:
         """At the end: the answer's last token, which nobody has computed yet, is, and what is to be saved is saved.
 
-        OutputError for what could not be, the prompt's state included.
+        n_before: tokens before the generation's prompt, where that is not the past. OutputError for what could not be
+        saved, the prompt's state included.
         """
-        self._save_answer(generation)
+        self._save_answer(generation, len(self.past) if n_before is None else n_before)
         if self._failed is not None:
             raise self._failed
 
-    def _save_answer(self, generation: "Generation | None") -> None:
+    def _save_answer(self, generation: "Generation | None", n_before: int) -> None:
         if not self._options.saves_answer:
             return
         if generation is not None and generation.ids:
-            self._compute_last(generation)
+            self._compute_last(generation, n_before)
         if self._options.cache_all and self._options.cache is not None:
             self._save(self._options.cache)
         if self._options.save is None:
@@ -121,11 +122,11 @@ class KeptState:
         else:
             self._save(self._options.save, compress=self._options.compress)
 
-    def _compute_last(self, generation: "Generation") -> None:
+    def _compute_last(self, generation: "Generation", n_before: int) -> None:
         from llmkit.engine.batch import Segment
 
         last = generation.ids[-1]
-        wanted = len(self.past) + len(generation.prompt_ids) + len(generation.ids)
+        wanted = n_before + len(generation.prompt_ids) + len(generation.ids)
         if last in generation.eog_ids or self._seq.n_tokens != wanted - 1:
             return
         try:

@@ -19,9 +19,6 @@ from ._engine import open_engine
 
 if TYPE_CHECKING:
     from llmkit.engine.context import Context
-    from llmkit.engine.state.info import StateInfo
-
-LLAMA_MAGICS = {b"qsgg": "ggsq", b"nsgg": "ggsn"}
 
 
 class Format(StrEnum):
@@ -59,43 +56,22 @@ def convert_cli(
         raise UsageError(f"--compress is for llmkit's own files, not for {to}")
     if target.exists() and source.resolve() == target.resolve():
         raise UsageError("the two files are the same", "Give another name for the result.")
-    kind = _kind_of(source)
-    check_can_write(target)
-    info = _info(source) if kind == Format.LLMKIT else None
-    if info is not None:
-        type_k, type_v = info.type_k, info.type_v  # as the file has them
-    context = ContextParams(n_ctx or _n_ctx(info), type_k=type_k, type_v=type_v, swa_full=swa_full)
     from llmkit.engine.generation.timings import Timings
+    from llmkit.engine.state.info import read_state_info
+    from llmkit.files.llama_state import llama_kind
 
+    kind = Format(llama_kind(source) or Format.LLMKIT)
+    check_can_write(target)
+    if kind == Format.LLMKIT:
+        info = read_state_info(source)
+        n_ctx, type_k, type_v = n_ctx or info.n_ctx, info.type_k, info.type_v  # as the file has them
+    context = ContextParams(n_ctx, type_k=type_k, type_v=type_v, swa_full=swa_full)
     with open_engine(model, context, Timings(), needs_text=False, overrides=overrides or []) as engine:
         note = _read(engine.ctx, source, kind, seq_id)
         n_tokens = engine.ctx.memory.sequence(0).n_tokens
         n_bytes = _write(engine.ctx, target, to, note, compress)
     report.note(f"{source} ({kind}) to {target} ({to}): {n_tokens} tokens, {n_bytes / 1e6:.1f} MB")
     return 0
-
-
-def _kind_of(source: Path) -> Format:
-    import os
-
-    from llmkit.files.state_file import open_regular
-
-    descriptor = open_regular(source, str(source))
-    try:
-        magic = os.read(descriptor, 4)
-    finally:
-        os.close(descriptor)
-    return Format(LLAMA_MAGICS.get(magic, Format.LLMKIT))
-
-
-def _info(source: Path) -> "StateInfo":
-    from llmkit.engine.state.info import read_state_info
-
-    return read_state_info(source)
-
-
-def _n_ctx(info: "StateInfo | None") -> int:
-    return 0 if info is None else info.n_ctx
 
 
 def _read(ctx: "Context", source: Path, kind: Format, seq_id: int | None) -> dict[str, str]:

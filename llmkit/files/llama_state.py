@@ -21,10 +21,10 @@ from llmkit.files.ggml_types import GGML_TYPES, TYPE_IDS
 from llmkit.files.gguf_cursor import shown
 from llmkit.files.state_errors import NotAStateError, StateDamagedError, StateTruncatedError, StateVersionError
 from llmkit.files.state_file import open_regular
+from llmkit.files.state_header import LLAMA_SEQUENCE, LLAMA_SESSION
 
-SEQUENCE, SESSION = b"qsgg", b"nsgg"
-VERSIONS = {SEQUENCE: 4, SESSION: 11}
-NAMES = {SEQUENCE: "sequence", SESSION: "session"}
+VERSIONS = {LLAMA_SEQUENCE: 4, LLAMA_SESSION: 11}
+NAMES = {LLAMA_SEQUENCE: "sequence", LLAMA_SESSION: "session"}
 _RECORD = -1  # begins the server's list of tokens: version 1, n, the tokens, how many media parts
 _MAX = 1 << 31
 
@@ -65,13 +65,14 @@ class LlamaState:
     arch: str = ""
 
 
-def is_llama_state(path: str | os.PathLike[str]) -> bool:
-    """Whether a regular file begins as one of the two kinds does."""
+def llama_kind(path: str | os.PathLike[str]) -> str | None:
+    """ "ggsq" or "ggsn" for a regular file that begins as one of the two kinds does, else None."""
     descriptor = open_regular(path, shown(path, 300))
     try:
-        return os.pread(descriptor, 4, 0) in VERSIONS
+        magic = os.pread(descriptor, 4, 0)
     finally:
         os.close(descriptor)
+    return magic[::-1].decode() if magic in VERSIONS else None
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def read_llama_state(path: str | os.PathLike[str]) -> LlamaState:
         message = f"{place}: a {NAMES[magic]} file of version {version}; {VERSIONS[magic]} is what is read"
         raise StateVersionError(message, "save it with a llama.cpp of 2026")
     tokens = _tokens(reader, reader.i32s(reader.u32()))
-    arch = reader.take(reader.u32()).decode("utf-8", "replace") if magic == SESSION else ""
+    arch = reader.take(reader.u32()).decode("utf-8", "replace") if magic == LLAMA_SESSION else ""
     cells = list[LlamaCells]()
     while reader.left:
         if len(cells) == 2:
@@ -98,7 +99,7 @@ def read_llama_state(path: str | os.PathLike[str]) -> LlamaState:
         cells.append(_memory(reader))
     if not cells:
         raise StateTruncatedError(f"{place}: the file ends before its memory", "copy or save it again")
-    return LlamaState(magic == SESSION, tokens, cells, arch)
+    return LlamaState(magic == LLAMA_SESSION, tokens, cells, arch)
 
 
 class _Reader:
@@ -208,7 +209,7 @@ def _columns(reader: _Reader, n: int) -> tuple[str, Rows]:
 
 def write_llama_state(path: str | os.PathLike[str], state: LlamaState) -> int:
     """Writes a file, values not transposed (as llama.cpp has them with flash attention); its size in bytes."""
-    magic = SESSION if state.session else SEQUENCE
+    magic = LLAMA_SESSION if state.session else LLAMA_SEQUENCE
     parts: list[Any] = [magic, struct.pack("<II", VERSIONS[magic], len(state.tokens))]
     parts.append(np.array(state.tokens, "<i4").tobytes())
     if state.session:

@@ -20,6 +20,8 @@ from llmkit.files.state_header import (
     COMPRESSED,
     HAS_LOGITS,
     KIND,
+    LLAMA_SEQUENCE,
+    LLAMA_SESSION,
     MAGIC,
     MAX_DESCRIPTION,
     MAX_HEADER,
@@ -93,8 +95,8 @@ def _what_it_is(data: bytes) -> str:
     """What a file that is no state file begins like."""
     known = {
         b"GGUF": "this is a model, no state file",
-        b"qsgg": "this is a llama.cpp sequence file, which `llmkit state convert` reads",
-        b"nsgg": "this is a llama.cpp session file, which `llmkit state convert` reads",
+        LLAMA_SEQUENCE: "this is a llama.cpp sequence file, which `llmkit state convert` reads",
+        LLAMA_SESSION: "this is a llama.cpp session file, which `llmkit state convert` reads",
         b"PK\x03\x04": "this is a zip archive, no state file",
         b"\x28\xb5\x2f\xfd": "this is zstd data, no state file",
         b"\x80": "this looks like a Python pickle, which is never opened",

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import xxhash
 
 MAGIC = b"\x89LLMS\r\n\x1a"
+LLAMA_SEQUENCE, LLAMA_SESSION = b"qsgg", b"nsgg"  # llama.cpp's `ggsq` and `ggsn`, little-endian words
 VERSION = 1
 COMPRESSED = 1  # a flag of the file
 HAS_LOGITS = 1  # a flag of a sequence

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmkit.engine.scheduling.requests import PUBLIC, SlotInfo, SlotState
+from llmkit.files.state_header import LLAMA_SEQUENCE, LLAMA_SESSION, MAGIC
 from llmkit.serving.bodies import SlotFile
 from llmkit.serving.completion import Look, generation_settings
 from llmkit.serving.errors import ApiError, bad_request, busy, not_supported
@@ -24,8 +25,6 @@ from llmkit.serving.slot_files import check_readable, check_writable, slot_path
 
 NAMESPACE = "namespace"
 FORMATS = ("llmkit", "ggsq")
-LLAMA_MAGICS = (b"qsgg", b"nsgg")  # `ggsq` and `ggsn`, little-endian words
-STATE_MAGIC = b"\x89LLMS"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Slots:
     async def _save(self, served: Served, slot: SlotInfo, body: SlotFile, namespace: str) -> dict[str, Any]:
         assert self._folder is not None
         path = slot_path(self._folder, body.filename)
-        check_writable(path, (STATE_MAGIC, *LLAMA_MAGICS))
+        check_writable(path, (MAGIC, LLAMA_SEQUENCE, LLAMA_SESSION))
         held = self._held_by(slot, namespace)
         if not held.tokens:
             raise bad_request(f"slot {slot.id} holds nothing to save")
@@ -184,10 +183,10 @@ def _load(ctx: Any, tree: Any, path: Path, namespace: str) -> tuple[int, ...]:
     """
     from llmkit.engine.state.llama import read_llama
     from llmkit.engine.state.save_load import load_state, read_state_info
+    from llmkit.files.llama_state import llama_kind
     from llmkit.files.state_errors import StateDoesNotFitError
 
-    with path.open("rb") as file:
-        foreign = file.read(4) in LLAMA_MAGICS
+    foreign = llama_kind(path) is not None
     info = None if foreign else read_state_info(path)
     if (PUBLIC if info is None else info.metadata.get(NAMESPACE, PUBLIC)) != namespace:
         raise ApiError("permission_error", "the slot file was saved with another key, or without one")

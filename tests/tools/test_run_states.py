@@ -164,6 +164,17 @@ def test_a_conversation_begins_with_a_state(model: str, tmp_path: Path) -> None:
     assert "--prompt-cache-all or" in failed("run", *options, "-p", "x", "--prompt-cache", state).stderr
 
 
+def test_a_conversations_state_has_its_last_answer_whole(model: str, tmp_path: Path) -> None:
+    """Also of a turn behind the first, whose prompt was there in part."""
+    state = str(tmp_path / "s")
+    options = ("-m", model, "-cnv", "--chat-template", "chatml", "-n", "4", "--ignore-eos", "--json", *GREEDY)
+    done = run_llmkit("run", *options, "--save-state", state, stdin=b"Hello\nAnd then?\n")
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["timings"]["cache_n"] > 0
+    (saved,) = json.loads(run_llmkit("state", "info", state, "--json").stdout)["sequences"]
+    assert saved["tokens"] == last["prompt_ids"] + last["ids"]
+
+
 def test_lines_come_behind_a_state(model: str, windowed: str, tmp_path: Path, decoded: list[int]) -> None:
     for path in (model, windowed):
         state = str(tmp_path / "s")

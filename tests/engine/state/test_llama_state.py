@@ -19,7 +19,7 @@ runs.need_engine()
 from llmkit.engine.state.llama import read_llama, write_llama  # noqa: E402
 from llmkit.errors import LlmkitError, UnsupportedError  # noqa: E402
 from llmkit.files import state_errors as e  # noqa: E402
-from llmkit.files.llama_state import is_llama_state, read_llama_state  # noqa: E402
+from llmkit.files.llama_state import llama_kind, read_llama_state  # noqa: E402
 from llmkit.params import KV_TYPES  # noqa: E402
 
 WINDOW = {"window": 48, "window_pattern": (1, 0)}
@@ -51,7 +51,7 @@ def test_there_and_back(models: dict[str, Path], path: Path, kv: str, session: b
         seq, back = ctx.new_sequence(), ctx.new_sequence()
         runs.feed(ctx, [(seq, IDS[:150])], "none")
         write_llama(ctx, path, seq, session=session, tokens_after=[7])
-        assert is_llama_state(path)
+        assert llama_kind(path) == ("ggsn" if session else "ggsq")
         assert read_llama(ctx, path, back) == [7]
         assert back.tokens.tolist() == IDS[:150]
         assert back.chain.n_exact == 0  # whoever computed it
