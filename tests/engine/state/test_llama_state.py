@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests import engine_runs as runs
-from tests.engine.state.test_state import IDS, SIZES, counted
+from tests.engine.state.states import IDS, SIZES, counted
 from tests.make_models import make_model
 
 runs.need_engine()

@@ -3,7 +3,6 @@
 What is refused is in test_state_refused, the file itself in tests/files/test_state_*.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import engine_runs as runs
-from tests.make_models import make_model
+from tests.engine.state.states import IDS, counted
 
 runs.need_engine()
 
@@ -21,26 +20,6 @@ from llmkit.errors import UsageError  # noqa: E402
 from llmkit.files.state_errors import StateSequenceError, StateWindowError  # noqa: E402
 from llmkit.memory.prefix_tree import PrefixTree  # noqa: E402
 from llmkit.params import KV_TYPES, ContextParams  # noqa: E402
-from tests.engine.interrupts import Interrupter  # noqa: E402
-
-N_VOCAB = 131
-SIZES = {"n_embd": 256, "n_head": 4, "n_head_kv": 2, "head_dim": 64, "n_vocab": N_VOCAB, "n_ctx_train": 4096}
-IDS = runs.random_ids(400, N_VOCAB, seed=4)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("state")
-    window = {"window": 48, "window_pattern": (1, 0)}
-    return {
-        "llama": make_model(folder / "llama.gguf", arch="llama", **SIZES),
-        "gemma3": make_model(folder / "gemma3.gguf", arch="gemma3", **window, **SIZES),
-    }
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a.state"
 
 
 def greedy(ctx: Context, seq: Any, row: np.ndarray, n: int) -> list[np.ndarray]:
@@ -49,21 +28,6 @@ def greedy(ctx: Context, seq: Any, row: np.ndarray, n: int) -> list[np.ndarray]:
     for _ in range(n):
         rows.append(runs.feed(ctx, [(seq, [int(rows[-1].argmax())])])[-1])
     return rows
-
-
-def counted(ctx: Context) -> bool:
-    """Whether each block has one reference for each sequence that lies in it, and is free where it has none."""
-    for k, pool in enumerate(ctx.kv.pools):
-        refs = np.zeros(pool.n_blocks, int)
-        for seq in ctx.kv.sequences:
-            refs[seq.chain.blocks(k)] += 1
-        if not (pool.n_refs_of(np.arange(pool.n_blocks)) == refs).all() or pool.n_used != (refs > 0).sum():
-            return False
-        arena = pool.data.ctypes.data + np.arange(pool.n_blocks) * pool.block_bytes
-        mapped = [block for block in range(pool.n_blocks) if pool.addresses[block] != arena[block]]
-        if pool.n_mapped != len(mapped) or not all(refs[block] for block in mapped):
-            return False
-    return True
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -301,65 +265,6 @@ def test_a_loaded_state_enters_the_prefix_tree(models: dict[str, Path], path: Pa
         ctx.free_sequence(other)
         tree.clear()
         assert [pool.n_mapped for pool in ctx.kv.pools] == [pool.n_used for pool in ctx.kv.pools] == [0, 0]
-
-
-STATE_FILES = ("engine/state/save_load.py", "memory/snapshot.py", "memory/block_pool.py", "memory/kv_cache.py")
-
-
-@pytest.mark.parametrize("compress", [False, True])
-def test_a_load_that_is_interrupted(models: dict[str, Path], path: Path, compress: bool) -> None:
-    """Ctrl-C before (nearly) any step: both sequences hold what they held, or both what the file has."""
-    with runs.context(models["gemma3"], kv="f16", n_threads=1, seed=8) as ctx:
-        old, new = (IDS[:40], IDS[50:110]), (IDS[:70], IDS[:90])
-        pair = [ctx.new_sequence() for _ in range(2)]
-        runs.feed(ctx, list(zip(pair, new, strict=True)), "none")
-        save_state(ctx, path, dict(enumerate(pair)), compress=compress)
-        for seq in pair:
-            ctx.free_sequence(seq)
-        step, interrupted = 0, True
-        while interrupted:
-            step += 79
-            pair = [ctx.new_sequence() for _ in range(2)]
-            runs.feed(ctx, list(zip(pair, old, strict=True)), "none")
-            sys.settrace(Interrupter(step, STATE_FILES))
-            try:
-                load_state(ctx, path, dict(enumerate(pair)))
-                interrupted = False
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
-            assert [seq.tokens.tolist() for seq in pair] in (list(map(list, old)), list(map(list, new))), step
-            assert counted(ctx), step
-            for seq in pair:
-                ctx.free_sequence(seq)
-        assert step > 1000
-
-
-def test_a_token_that_is_interrupted(models: dict[str, Path], path: Path) -> None:
-    """Before any step of moving a mapped block into the arena: the next try gives the same bits."""
-    with runs.context(models["llama"], kv="f16", n_threads=1) as ctx:
-        seq = ctx.new_sequence()
-        runs.feed(ctx, [(seq, IDS[:40])], "none")
-        save_state(ctx, path, seq)
-        want = runs.feed(ctx, [(seq, [5])])
-        step, interrupted = 0, True
-        while interrupted:
-            step += 3
-            load_state(ctx, path, seq)
-            sys.settrace(Interrupter(step, STATE_FILES))
-            try:
-                runs.feed(ctx, [(seq, [5])])
-                interrupted = False
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
-            if interrupted:
-                assert seq.n_tokens == 40
-                runs.assert_same_bits(runs.feed(ctx, [(seq, [5])]), want, f"step {step}")
-            assert counted(ctx), step
-        assert step > 100
 
 
 def test_one_after_the_other(models: dict[str, Path], tmp_path: Path) -> None:
