@@ -73,28 +73,24 @@ class _LaterCache:
         return getattr(self._cache, name)
 
 
-def _compiled(function: Function, signature: Any) -> Any:
-    return Native(function, signature)
-
-
 def kernel(function: Function) -> Any:
     """A plan's operation; `.address` is what the plan holds."""
-    return _compiled(function, _KERNEL)
+    return Native(function, _KERNEL)
 
 
 def row_kernel(function: Function) -> Any:
     """An operation on whole rows alone, `void(args, first_row, last_row)`: see `chain`."""
-    return _compiled(function, _KERNEL)
+    return Native(function, _KERNEL)
 
 
 def tile(function: Function) -> Any:
     """A matmul tile: `void(w, x, y, y_stride, n_blocks, bias, accumulate, n_tokens)`."""
-    return _compiled(function, _TILE)
+    return Native(function, _TILE)
 
 
 def block(function: Function) -> Any:
     """What packs or dequantises one block: `void(source, target, row)`."""
-    return _compiled(function, _KERNEL)
+    return Native(function, _KERNEL)
 
 
 def cells(function: Function) -> Any:
@@ -105,7 +101,7 @@ def cells(function: Function) -> Any:
     `target`, or where they lie already. store_k, store_v(head, n_dims, cell, source, n_valid): float32 [n_valid] into a
     cell, zeros from there to n_dims (values only).
     """
-    return _compiled(function, _CELLS)
+    return Native(function, _CELLS)
 
 
 def entry(signature: Any) -> Callable[[Function], Any]:

@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from llmkit.engine.scheduling.job import Job, Phase, Tokens
+from llmkit.engine.common_prefix import n_common_ids
+from llmkit.engine.scheduling.job import Job, Phase
 
 WORTH_WAITING = 32  # tokens: for less, computing them twice is quicker than a step's delay
-
-
-def common_prefix(a: Tokens, b: Tokens) -> int:
-    """How many tokens are equal from the first on."""
-    n = min(a.size, b.size)
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if differ.size else n
 
 
 class Wait(NamedTuple):
@@ -60,5 +52,5 @@ def _earlier(job: Job) -> tuple[int, int]:
 def _common(a: Job, b: Job) -> int:
     """The length of their common prefix, computed once."""
     if b.order not in a.common:
-        a.common[b.order] = b.common[a.order] = common_prefix(a.goal, b.goal)
+        a.common[b.order] = b.common[a.order] = n_common_ids(a.goal, b.goal)
     return a.common[b.order]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llmkit.engine.common_prefix import n_common_ids
 from llmkit.engine.state.info import Said, StateInfo, state_info
 from llmkit.files.state_errors import damaged
 from llmkit.files.state_file import StateFile
@@ -83,9 +84,7 @@ def _sequences(a: StateFile, b: StateFile, alike: bool) -> Iterator[Difference]:
 
 def _n_common(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> int:
     """How many tokens, from the first on, are the same at the same positions."""
-    n = min(a.shape[1], b.shape[1])
-    differ = np.flatnonzero((a[TOKEN, :n] != b[TOKEN, :n]) | (a[POS, :n] != b[POS, :n]))
-    return int(differ[0]) if differ.size else n
+    return min(n_common_ids(a[row], b[row]) for row in (TOKEN, POS))
 
 
 def _values(a: StateFile, b: StateFile, ours: SequenceRecord, theirs: SequenceRecord, n: int) -> Iterator[Difference]:
